@@ -2,7 +2,7 @@
 
 
 def __getattr__(name: str) -> str:
-    """Look up `__version__` on demand, because this takes 40 ms, half the start time of a workbook worker."""
+    """Look up `__version__` on demand, because the lookup takes 40 ms, half the start time of a workbook worker."""
     if name != "__version__":
         raise AttributeError(name)
     from importlib.metadata import version  # noqa: PLC0415 see above

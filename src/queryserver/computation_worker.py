@@ -65,7 +65,7 @@ def _frame(kind: bytes, payload: Any) -> tuple[bytes, bool]:
     except MemoryError:
         kind, body, is_last = protocol.EXCEEDED, b"[null,true]", True
     except TypeError as error:
-        # not JSON, for example a lone surrogate
+        # The result cannot be encoded as JSON, for example because of a lone surrogate.
         kind, body, is_last = protocol.BROKEN, orjson.dumps([f"No JSON: {error}", True]), True
     return protocol.HEAD.pack(kind, len(body), 0) + body, is_last
 
@@ -73,8 +73,8 @@ def _frame(kind: bytes, payload: Any) -> tuple[bytes, bool]:
 def _answer(requests: BinaryIO, payload_bytes: int, content_bytes: int) -> tuple[bytes, Any]:
     try:
         task = orjson.loads(requests.read(payload_bytes))
-        # Imports precede reading the content, which may use up the memory: an import that runs out of memory fails
-        # with misleading errors.
+        # The computation is imported before the content is read, because the content may use up the memory. An import
+        # that runs out of memory fails with misleading errors.
         compute = load_computation(protocol.Task(task["task"]))
         content = requests.read(content_bytes)
         limit_processor_time(task["limit_s"])
@@ -83,5 +83,5 @@ def _answer(requests: BinaryIO, payload_bytes: int, content_bytes: int) -> tuple
         return protocol.REFUSED, [type(error).__name__, error.code, error.message, error.details]
     except (MemoryError, RecursionError):
         return protocol.EXCEEDED, None
-    except Exception:  # noqa: BLE001 the outer wall of this process: the server logs what is said here
+    except Exception:  # noqa: BLE001 last resort of this process: the server logs the traceback
         return protocol.BROKEN, traceback.format_exc(limit=_TRACE_LINES)

@@ -64,7 +64,8 @@ _SUCCESSOR_S = 60.0
 _TERMINATION_S = 10.0
 _CHECK_EVERY_S = 0.1
 _STOP_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
-# a service manager may signal all processes of the service, and the parent then signals its workers once more
+# Further signals within this time do not count as a second signal: a service manager may signal all processes of the
+# service, and the parent then signals its workers again.
 _ONE_SIGNAL_S = 2.0
 _BACKLOG = 2048
 
@@ -156,7 +157,7 @@ class Supervisor(Multiprocess):
             return
         if (refusal := self._failed.refusal()) is not None:
             raise refusal
-        # a process that was ended by a signal has a negative number, which is not a valid exit code
+        # A process that was ended by a signal has a negative exit code, which `sys.exit` cannot pass on.
         sys.exit(max(self._failed.exitcode or 0, 1))
 
     def init_processes(self) -> None:
@@ -166,7 +167,7 @@ class Supervisor(Multiprocess):
     def join_all(self) -> None:
         """Wait for all workers. A further stop signal is forwarded to them, and ends the delay before the shutdown."""
         self.signal_queue.clear()
-        # If the parent's listener stayed open, it would accept connections that no worker serves any more.
+        # If the parent's listener stayed open, it would accept connections that no worker serves any longer.
         for listener in self.sockets:
             listener.close()
         while any(worker.process.is_alive() for worker in self._workers):
@@ -177,7 +178,7 @@ class Supervisor(Multiprocess):
         super().join_all()
 
     def keep_subprocess_alive(self) -> None:
-        """Check the workers. Restarts those that are due, without waiting for restart pauses."""
+        """Check the workers, and restart those whose restart is due. Does not wait for restart pauses."""
         if self.should_exit.is_set():
             return
         for worker in self._workers:
@@ -195,7 +196,7 @@ class Supervisor(Multiprocess):
             if worker.replace_at is not None and worker.replace_at <= time.monotonic():
                 try:
                     self._workers[index] = self._start(worker.failures)
-                except OSError as error:  # no memory, or too many processes: as temporary as an unavailable database
+                except OSError as error:  # out of memory or processes: temporary, like an unavailable database
                     self._schedule_restart(worker, f"The process could not be started: {error.strerror}.")
 
     def restart_all(self) -> None:
@@ -262,7 +263,7 @@ def _reason(worker: Worker) -> str:
 
 
 def _end_with_parent() -> None:
-    """Stop if the parent is killed. Otherwise, the workers would run unsupervised and keep its port in use."""
+    """Stop this worker if its parent is killed. Otherwise, it would run unsupervised and keep the port in use."""
     parent = parent_process()
     if parent is not None:
         parent.join()
@@ -376,8 +377,8 @@ def server(settings: Settings, app: ASGIApp | str) -> uvicorn.Config:
 def serve(settings: Settings, *, embedded: bool, announce: Callable[[str], None], with_workers: bool = False) -> None:
     """Serve until the stop signal. `announce` receives the password of a newly created administrator for the operator.
 
-    If `with_workers` is set, also run a broker, a worker and a beat; only possible in embedded mode. If nothing could
-    be served, raises ConfigurationError, SchemaMismatch, DatabaseUnavailable or EmbeddedPostgresError.
+    If `with_workers` is set, also run a broker, a worker and a beat, which is only possible in embedded mode. Raises
+    ConfigurationError, SchemaMismatch, DatabaseUnavailable or EmbeddedPostgresError if the server cannot start.
     """
     use_one_heap()
     hide_pandas()

@@ -283,7 +283,7 @@ class _ServiceBuilder:
 def _running(
     services: Services, role: Role, *, dsn: str, alone: bool
 ) -> Iterator[Callable[[], AbstractAsyncContextManager[object]]]:
-    """Return the background work of the services, in start order."""
+    """Yield the background work of the services, in start order."""
     statements, connectors = services.statements, services.connectors
     yield partial(services.instances.present, statements.runner.owner, role, partial(_load, services))
     if services.metrics_text:
@@ -353,7 +353,7 @@ async def _close_engines(connectors: Connectors, builder: EngineBuilder) -> None
 def _broker(settings: TaskServerSettings) -> "RedisBroker | None":
     if not settings.enabled:
         return None
-    from queryserver.tasks.broker import RedisBroker  # noqa: PLC0415 arq: not in the memory of a server without it
+    from queryserver.tasks.broker import RedisBroker  # noqa: PLC0415 arq is loaded only if the task server is enabled
 
     return RedisBroker(settings)
 

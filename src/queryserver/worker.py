@@ -29,9 +29,10 @@ Work = Callable[[Services], Awaitable[None]]
 
 
 def run_worker(settings: Settings, *, with_parent: bool = False) -> None:
-    """Run statements and tasks until the stop signal. `with_parent` also stops when standard input is closed.
+    """Run statements and tasks until the stop signal.
 
-    Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable.
+    If `with_parent` is set, also stop when the parent closes standard input. Raises ConfigurationError, SchemaMismatch,
+    DatabaseUnavailable.
     """
     _run_process(settings, Role.WORKER, work, with_parent=with_parent)
 
@@ -42,13 +43,13 @@ def run_beat(settings: Settings, *, with_parent: bool = False) -> None:
 
 
 async def work(services: Services) -> None:
-    """Take announced jobs from the broker while slots are free. The runners' sweeps find jobs that were lost."""
+    """Take announced jobs from the broker while slots are free. The runners' sweeps find lost jobs."""
     runner = services.statements.runner
     if services.broker is None:
         raise AssertionError
 
     async def statement(_job: str) -> None:
-        # Takes the statement whose turn it is, which may not be the announced one.
+        # Takes the next statement in the queue, which may not be the announced one.
         runner.queue.wake()
 
     async def task(_job: str) -> None:
@@ -65,7 +66,7 @@ async def _beat(_services: Services) -> None:
 
 
 def _run_process(settings: Settings, role: Role, work: Work, *, with_parent: bool) -> None:
-    """Do `work` as a process with this role until the stop signal."""
+    """Run `work` in this process, in the given role, until the stop signal."""
     use_one_heap()
     hide_pandas()
     uvloop.run(_run(settings, role, work, with_parent=with_parent))
@@ -101,7 +102,7 @@ async def _run(settings: Settings, role: Role, work: Work, *, with_parent: bool)
             services.readiness.stopping = True
             drains = (services.statements.runner.shutdown.drain, services.tasks.runner.drain)
             await asyncio.gather(*(drain(at_once=orphaned.is_set()) for drain in drains))
-    # native modules that count their objects at exit would report frozen objects as leaks
+    # Native modules that count their objects at exit would report frozen objects as leaks.
     gc.unfreeze()
     clock.set(THREADS_END_WITHIN_S)
 
@@ -110,7 +111,7 @@ def _monitoring(settings: Settings) -> "AbstractContextManager[MetricsListener |
     """Return the listener for metrics if it is configured. Entering it may raise ConfigurationError."""
     if not settings.desktop.task_server.metrics_port:
         return nullcontext()
-    from queryserver.api.monitoring import metrics_listener  # noqa: PLC0415 a web server: a third of a second
+    from queryserver.api.monitoring import metrics_listener  # noqa: PLC0415 loading a web server takes 0.3 s
 
     return metrics_listener(settings.desktop)
 
@@ -132,7 +133,7 @@ async def _run_until(stopped: asyncio.Event, work: Awaitable[None]) -> None:
 async def _watch_parent(stop: Callable[[], None], died: Callable[[], None]) -> AsyncGenerator[None]:
     """Watch standard input until the parent closes it.
 
-    Then call `stop` if the parent has sent a byte before, otherwise `died`.
+    Then call `stop` if the parent has sent a byte before. Otherwise the parent has died, so call `died`.
     """
 
     async def watch() -> None:

@@ -106,7 +106,7 @@ def _value(name: str, raw: bytes) -> str:
 
 
 def _text(raw: bytes) -> str:
-    """Decode UTF-8. Raises ValueError with the rest of a sentence about the value, e.g. "is not valid UTF-8."."""
+    """Decode UTF-8. Raises ValueError with a message that completes a sentence, such as "is not valid UTF-8."."""
     try:
         text = raw.decode()
     except UnicodeDecodeError:
@@ -333,7 +333,7 @@ async def pieces(request: Request) -> AsyncGenerator[bytes]:
 
 
 ANONYMOUS = 0
-"""User id of clients without credentials. Worker threads schedule all their work as that of one user."""
+"""User id of clients without credentials. Thread pools schedule the work of all these clients as that of one user."""
 _FORM = "application/x-www-form-urlencoded"
 _THREAD_ABOVE_BYTES = 64 * 1024
 # A body of 16 MiB needs 280 kB/s to arrive in time. The limit stops clients that send a few bytes at a time from

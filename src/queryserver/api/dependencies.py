@@ -68,7 +68,7 @@ def services_of(request: Request) -> Services:
 
 
 class ReceivedCall:
-    """The view of a call that authenticators get.
+    """A call as it is passed to authenticators.
 
     Properties are computed when they are read, because most authenticators need only the headers.
     """
@@ -162,7 +162,10 @@ class Caller:
 
 
 def caller(scope: Scope | None = None, *, is_admin: bool = False) -> Any:
-    """Create the dependency for `Annotated[User, caller(…)]`; requires the scope and, if set, an administrator."""
+    """Create the dependency for `Annotated[User, caller(…)]`.
+
+    It requires the scope and, if `is_admin` is set, an administrator.
+    """
     return Depends(Caller(scope, is_admin=is_admin))
 
 

@@ -104,7 +104,7 @@ def wrong_method(allow: str) -> Response:
 
 
 def headers_of(error: QueryServerError, status: int) -> Mapping[str, str]:
-    """Return the headers that the response to a failed call has in addition to those of all responses."""
+    """Return the headers that the response to a failed call has in addition to the headers of all responses."""
     if isinstance(error, errors.InsufficientScope):
         return {"WWW-Authenticate": f'{CHALLENGE}, error="insufficient_scope", scope="{error.scope}"'}  # RFC 6750, 3.1
     if isinstance(error, errors.TooManyRequests):

@@ -53,7 +53,7 @@ class StaticContent:
 
     @classmethod
     def of(cls, content: bytes, media_type: str) -> "StaticContent":
-        """Compress the content; must be called in a thread."""
+        """Compress the content. Must be called in a thread."""
         compressed = gzip.compress(content, mtime=0)
         return cls(content, compressed, media_type, sha256(content).hexdigest()[:16])
 
@@ -79,7 +79,10 @@ class Pages:
         self._lock = asyncio.Lock()
 
     async def file(self, request: Request, name: str) -> Response | None:
-        """Return a page or asset; None for another name. If `?v=` is the current version, it is cached for a year."""
+        """Return a page or asset, or None if the name is unknown.
+
+        If `?v=` is the current version, clients may cache the response for a year.
+        """
         if name not in _ASSETS and name not in _PAGES:
             return None
         async with self._lock:

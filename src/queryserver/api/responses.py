@@ -27,7 +27,7 @@ def json_response(model: BaseModel, *, status: int = 200, headers: Mapping[str, 
 
 
 def model_from(model: type[Model], found: object, **others: Any) -> Model:
-    """Build a wire model from `others` and from the attributes of `found` that have the names of fields."""
+    """Build a wire model. Fields that are not in `others` are taken from the attributes of `found` with that name."""
     same = {name: getattr(found, name) for name in model.model_fields if name not in others and hasattr(found, name)}
     return model(**same, **others)
 
@@ -78,7 +78,7 @@ T = TypeVar("T")
 async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """Return the result of `work`; cancel it if the client disconnects first.
 
-    The request body must have been read before. Raises ClientDisconnect, and the errors of `work`.
+    The request body must already have been read. Raises ClientDisconnect, and the errors of `work`.
     """
     working = asyncio.ensure_future(work)
     leaving = asyncio.create_task(_disconnected(request), name="client-presence")

@@ -132,7 +132,7 @@ class UserInactive(NotAuthenticated, code="user_inactive"):
 
 
 class AuthenticationFailed(NotAuthenticated, code="authentication_failed"):
-    """A login back end or an authenticator refused the caller; the remaining ones are not tried.
+    """A login back end or an authenticator refused the caller. The remaining back ends are not tried.
 
     API calls report `detail` and `code`. A refused login returns the same response whatever the reason.
     """

@@ -70,7 +70,7 @@ class ErrorExcerpt:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """An error position given by the line, counted from 1, and the text from the error onwards, possibly truncated."""
+    """An error position given by the line, counted from 1, and the text from the error onward, possibly truncated."""
 
     line: int
     text: str
@@ -104,7 +104,7 @@ class EngineError(QueryServerError, code="engine_error"):
 
 
 class StatementRejected(EngineError):
-    """The engine rejected the statement, or the statement failed. `message` is the engine's, without stack traces."""
+    """The engine rejected the statement, or the statement failed. `message` quotes the engine, without stack traces."""
 
 
 class StatementDenied(StatementRejected):

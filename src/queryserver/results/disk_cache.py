@@ -43,12 +43,12 @@ class _CachedFile:
 
 
 class DiskCache:
-    """Caches at most `max_bytes` in files with mode 0600 below `parent`; evicts the least recently used.
+    """Caches at most `max_bytes` in files with mode 0600 below `parent`, and evicts the least recently used files.
 
     Each process creates a directory with a lock file at the first `put`, and removes it on exit. Directories of
     crashed processes are removed when another process starts, and at regular intervals. A copy expires `life_s`
     seconds after it was written, even if it is read frequently. Methods never raise: content that cannot be written or
-    was altered counts as not cached.
+    was altered is treated as not cached.
     """
 
     def __init__(

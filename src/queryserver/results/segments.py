@@ -1,10 +1,8 @@
-"""Encodes a segment as an Arrow IPC stream whose blocks can be decoded one by one.
+"""Stores results as segments, which are Arrow IPC streams whose blocks can be decoded one by one.
 
 A block is one record batch, or several small ones. Locating the blocks of a segment takes 0.1 ms, because only message
 headers are read. Decoding a block with 2,000 rows takes 0.15 ms; decoding a whole segment with 27,000 rows takes 2.5
-ms.
-
-Stores results as Arrow segments. Concurrent readers of a segment share one load.
+ms. Concurrent readers of a segment share one load.
 """
 
 import asyncio
@@ -215,7 +213,7 @@ class SharedLoads(Generic[K, V]):
         self._cache.put(key, value)
 
     def is_loading(self, key: K) -> bool:
-        """Return whether a load is in progress and was not forgotten since it started."""
+        """Return whether a load is in progress and has not been forgotten since it started."""
         return key in self._loads
 
     async def get(self, key: K, load: Callable[[], Coroutine[Any, Any, V]]) -> V:
@@ -491,7 +489,7 @@ def directory_of(statement_id: UUID) -> str:
     """Return the directory of a statement's segments."""
     # The last digits of a UUID are random in every version; the first ones are a timestamp in version 7. All 256
     # parent directories exist after a short time, so each statement then needs one mkdir. With 100,000 statements,
-    # each of them has about 400 entries.
+    # each parent directory has about 400 entries.
     return f"{statement_id.hex[-2:]}/{statement_id}"
 
 

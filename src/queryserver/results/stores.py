@@ -54,7 +54,7 @@ class ResultListing:
         self._root = root
 
     async def belongs_to(self, database_id: str, *, claims: bool) -> bool:
-        """Return whether the store belongs to the database. If `claims` is set, claim a store that has no owner.
+        """Return whether the store belongs to the database or has no owner. If `claims` is set, become its owner.
 
         A sweep with a different database would delete all results here, because that database has no records of them.
         """
@@ -93,9 +93,9 @@ class ResultListing:
         return max(known, default=None)
 
     async def remove_orphans(self, older_than: timedelta, now: datetime, *, dry_run: bool = False) -> int:
-        """Delete orphaned files that crashed processes left while writing or checking the store. Return how many.
+        """Delete files that crashed processes left behind while writing to the store or checking it.
 
-        If `dry_run` is set, only count them.
+        Return their number. If `dry_run` is set, only count them.
         """
         removed = 0
         async for entry in self._entries(PING_DIRECTORY):

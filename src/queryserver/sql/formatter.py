@@ -151,7 +151,7 @@ def _is_equivalent(before: str, after: str, dialect: str | None) -> bool:
 def token_spans(text: str, dialect: str) -> Iterator[tuple[int, int]]:
     """Yield the start and end of words, single characters, quotes and comments.
 
-    Unclosed ones extend to the end of the text.
+    Unclosed quotes and comments extend to the end of the text.
     """
     rules = dialect_patterns(dialect).rules
     pattern, at = _pattern(rules), 0
@@ -166,8 +166,8 @@ def token_spans(text: str, dialect: str) -> Iterator[tuple[int, int]]:
 def tokens(text: str, dialect: str) -> list[str]:
     """Return the tokens as written, with an empty string for each significant whitespace.
 
-    Whitespace next to brackets, commas, semicolons and comments is insignificant, unlike that in `X '00'`, `1. 5`, `<
-    =`.
+    Whitespace next to brackets, commas, semicolons and comments is insignificant. All other whitespace is significant,
+    as in `X '00'`, `1. 5`, `< =`.
     """
     written, before, was_free = list[str](), 0, True
     for start, stop in token_spans(text, dialect):

@@ -17,7 +17,8 @@ from queryserver.sql.parameters import Parameter, ParameterSupport, ParameterTyp
 
 T = ParameterType
 
-# No quotes, backslashes, `$` (Hive and Spark replace `${…}` even in quotes), line breaks or control characters.
+# Matches strings that contain no quotes, backslashes, `$` (Hive and Spark replace `${…}` even in quotes), line breaks
+# or control characters.
 _PLAIN = re.compile(r"[^\x00-\x1f'\"\\$`\x7f\x85\u2028\u2029]*")
 _INT = 2**31
 _ENDING_ZEROS = re.compile(r"(\.\d*[1-9])0+(?=')")
@@ -100,7 +101,7 @@ class Literals:
 
 
 def doubled_quotes(text: str) -> str:
-    """Quote a string for engines whose literals have no other escape."""
+    """Quote a string for engines whose literals have no escapes other than doubled quotes."""
     return "'" + text.replace("'", "''") + "'"
 
 
@@ -209,7 +210,7 @@ MYSQL = _MysqlLiterals(
     time="TIME'{}'",
     date="DATE'{}'",
     timestamp="TIMESTAMP'{}'",
-    # Only newer servers accept an offset in a literal.
+    # Only newer servers accept a time zone offset in a literal.
     timestamp_tz="CONVERT_TZ(TIMESTAMP'{}', '+00:00', @@session.time_zone)",
     decimal="({})",
     decimal_digits=65,

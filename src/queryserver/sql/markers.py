@@ -1,8 +1,8 @@
 """Finds the parameter markers of a statement, and renders the statement with its values.
 
-With a list of values, `?` is a marker and `??` a literal `?`, as in JDBC. With an object, `:name` is a marker, unless
-it directly follows a word, a number, a closing bracket, a quote or another colon: `x::int`, `a[1:n]`, `{'a':b}`. Quotes
-and comments are skipped. Statements without values are not searched at all.
+If the values are a list, `?` is a marker and `??` a literal `?`, as in JDBC. If they are an object, `:name` is a
+marker, unless it directly follows a word, a number, a closing bracket, a quote or another colon: `x::int`, `a[1:n]`,
+`{'a':b}`. Quotes and comments are skipped. A statement that has no values is not searched.
 """
 
 import re
@@ -47,7 +47,7 @@ class Marker:
 
 
 def find_markers(statement: str, dialect: str, *, named: bool) -> Iterator[Marker]:
-    """Yield the markers of a statement in order; takes linear time."""
+    """Yield the markers of a statement in order. Takes linear time."""
     end = 0
     for start in parameter_marks(statement, dialect_patterns(dialect)):
         if start < end or (statement[start] == ":") != named:
@@ -140,7 +140,7 @@ class StatementParameters:
     before: int = 0
 
     def stored(self) -> Mapping[str, Any]:
-        """Return the values as JSON, which must be sealed before it is stored or sent."""
+        """Return the values as JSON, which must be encrypted before it is stored or sent."""
         if self.values.rows:
             # A separate key, so that processes of older versions do not mistake rows for values.
             return {"rows": self.values.original, "before": self.before}

@@ -19,13 +19,13 @@ from queryserver.errors.base import InvalidParameter
 
 MAX_VALUES = 10_000
 MAX_BYTES = 1024 * 1024
-"""Limit on the JSON text of all values in a call."""
+"""Limit on the JSON text of all values in a call, in bytes."""
 MAX_WRITTEN_BYTES = 16 * 1024 * 1024
 """Limit on the JSON text of all values, counting each value once per marker, because engines may receive each copy."""
 MAX_ROWS = 10_000
 MAX_ROWS_VALUES = 200_000
 MAX_ROWS_BYTES = 4 * 1024 * 1024
-"""Limits on `parameter_rows`: number of rows, total number of values, and JSON text of the values."""
+"""Limits on `parameter_rows`: number of rows, total number of values, and bytes of JSON text."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 _MAX_NAME_CHARACTERS = 128
@@ -109,7 +109,7 @@ class Parameters:
         return self.by_name is not None
 
     def __iter__(self) -> Iterator[tuple[str, Parameter]]:
-        """Yield each value together with its name in messages."""
+        """Yield the name that messages use for each value, and the value."""
         if self.by_name is not None:
             yield from ((f":{name}", value) for name, value in self.by_name.items())
         else:

@@ -77,7 +77,7 @@ def after_prefix(position: Position | None, before: str) -> Position | None:
 def line_start(statement: str, line: int) -> int:
     """Return the offset of the start of `line`, counted from 1.
 
-    If there are fewer lines, return that of the last line.
+    If there are fewer lines, return the start of the last line.
     """
     at = 0
     for _ in range(line - 1):
@@ -118,7 +118,8 @@ def _line_bounds(statement: str, line: int) -> tuple[int, int] | None:
 def _line_of(statement: str, line: int, shown: str) -> int | None:
     """Return `line` if it contains the shown text, otherwise the only line that contains it.
 
-    While reading the rows of a guarded statement, DuckDB also counts the lines of the text around it.
+    The line may be wrong: while DuckDB reads the rows of a guarded statement, it also counts the lines of the text
+    around the statement.
     """
     body = shown.removeprefix(_DOTS).removesuffix(_DOTS)
     bounds = _line_bounds(statement, line)

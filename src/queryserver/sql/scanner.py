@@ -32,7 +32,7 @@ _COMMENT_EDGE = re.compile(r"/\*|\*/")
 
 @dataclass(frozen=True, slots=True)
 class LexicalRules:
-    """The lexical rules of a dialect. The defaults are the rules marked "all"."""
+    """The lexical rules of a dialect. The defaults are the rules marked "all" in Contract editor 5.1."""
 
     backslash: bool = False
     e_strings: bool = False
@@ -138,7 +138,7 @@ def _dialect_patterns(rules: LexicalRules) -> DialectPatterns:
 
 
 def dialect_patterns(dialect: str) -> DialectPatterns:
-    """Return the patterns for `dialect`. Dialects that are not in the table follow the rules marked "all"."""
+    """Return the patterns for `dialect`. Unknown dialects follow the rules marked "all" in Contract editor 5.1."""
     return _dialect_patterns(_RULES.get(dialect.lower(), LexicalRules()))
 
 
@@ -164,7 +164,7 @@ def _text(rules: LexicalRules, *, stops: str, words: str = "") -> list[str]:
     special = stops + "'\"-/"
     special += "`" * rules.back_ticks + "[" * rules.brackets + "$" * rules.dollar_quotes + "#" * rules.hash_comments
     tokens = _short_literals(rules) + _comments(rules)
-    # Characters that start a token only in combination with the next ones.
+    # Characters that start a token only in combination with the characters after them.
     tokens += [
         rf"-(?!{_line_comment_start(rules)[1:]})",
         rf"/(?!{_block_comment_start(rules)[1:]}{'|/' * rules.slash_comments})",

@@ -401,8 +401,8 @@ def choose(
 ) -> Choice | None:
     """Return the next statement to run by the rules of `next_statement`; None if the script has no statements.
 
-    `named` selects named or positional parameter markers, None for no parameters. With `to_end`, all later statements
-    run as well.
+    `named` selects named or positional parameter markers, and is None if there are no parameters. If `to_end` is set,
+    all later statements run as well, so the choice includes the last statement.
     """
     statements = Script(script, dialect)
     if not statements:
@@ -478,7 +478,7 @@ class StatementChooser:
     async def first_to_explain(
         self, user_id: int, script: str, dialect: str, *, named: bool | None = None
     ) -> tuple[str, str, ScriptMarkers] | None:
-        """Return the first statement, its EXPLAIN part, and the markers of all statements; None if the script is empty.
+        """Return the first statement, its text for EXPLAIN, and the markers of all statements. None if there are none.
 
         Raises InvalidParameter.
         """
@@ -513,7 +513,9 @@ def choose_statement(options: Mapping[str, Any], content: bytes) -> object:
 
 
 def first_to_explain(options: Mapping[str, Any], content: bytes) -> object:
-    """Run `Task.FIRST_TO_EXPLAIN`: return the first statement's bounds, its EXPLAIN part's start, and the markers."""
+    """Run `Task.FIRST_TO_EXPLAIN`: return the first statement's bounds, the start of its text for EXPLAIN, and the
+    markers.
+    """
     script = content.decode(errors="surrogatepass")
     result = _first(script, options["dialect"], options.get("named"))
     if result is None:
@@ -537,8 +539,8 @@ def _first(script: str, dialect: str, named: bool | None) -> tuple[str, str, Scr
 async def bind(statement: str, dialect: str, parameters: StatementParameters) -> BoundStatement:
     """Bind the values to the statement.
 
-    The markers are found again. For long texts, which take seconds, this happens in a thread; so does binding rows of
-    values, of which 10,000 take 0.3 s.
+    Long statements are bound in a thread, because finding their markers takes seconds. Rows of values are also bound in
+    a thread, because 10,000 rows take 0.3 s.
     """
     if is_short(statement) and not parameters.values.rows:
         return BoundStatement(statement, dialect, parameters)

@@ -1,4 +1,4 @@
-"""Parses type texts of all engines into trees (Contract editor 10.1).
+"""Parses the type strings of all engines into trees (Contract editor 10.1).
 
 array<struct<k:string,v:array<int>>>        hive, impala, sparksql
 array(row(k varchar, "odd name" bigint))    trino
@@ -120,7 +120,7 @@ class _Parser:
             raise _Unreadable
         self._index += 1
         parsed = self._with_parts(start, depth) or self._scalar(start)
-        # Each `[]`, `[3]` or `ARRAY` that follows makes it an array.
+        # Each `[]`, `[3]` or `ARRAY` that follows makes the type an array.
         while self._current.text == "[" or self._current.text.upper() == "ARRAY":
             depth += 1
             if depth > MAX_DEPTH:
@@ -188,7 +188,7 @@ class _Parser:
         return now.name
 
     def _scalar(self, start: _Token) -> SqlType:
-        """Read up to the end of the part: lengths, `with time zone`, `unsigned`, enum values."""
+        """Read a scalar type to its end, including lengths, `with time zone`, `unsigned` and enum values."""
         words = [start]
         while self._current.kind in ("word", "quoted") or self._current.text in ("(", "<"):
             if self._current.text.upper() in ("ARRAY", "COMMENT"):
@@ -201,7 +201,7 @@ class _Parser:
         if [word.text.lower() for word in words[:2]] == ["character", "varying"]:
             base = "varchar"  # `character varying` is the long form
         else:
-            # The last part of a name with a schema.
+            # Of a schema-qualified name, only the last part counts.
             base = start.name if start.kind == "quoted" else start.text.rpartition(".")[2]
             if len(words) > 1 and (start.text.endswith(".") or words[1].text.startswith(".")):
                 base = words[1].name.lstrip(".")

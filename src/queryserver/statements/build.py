@@ -1,4 +1,4 @@
-"""Builds all statement services, or opens only the stored records and results, as administrative commands need."""
+"""Builds all statement services. Administrative commands open only the stored records and results."""
 
 import os
 import secrets
@@ -154,7 +154,10 @@ class FleetMember:
 
 @dataclass(frozen=True)
 class StatementBuilder:
-    """Builds each service once. The services are idle until `runner.running` and `dispatcher.listening` are entered."""
+    """Builds each statement service once.
+
+    The services are idle until `runner.running` and `dispatcher.listening` are entered.
+    """
 
     settings: Settings
     stored: StoredRecords
@@ -211,7 +214,7 @@ class StatementBuilder:
             self.stored.database,
             self.accounts.sealer,
             statement_ends(self.settings),
-            # While the broker is reachable, its messages announce ends. They are faster than database notifications.
+            # While the broker is reachable, its messages announce each end, faster than database notifications would.
             notifies_ends=lambda: not (broker and broker.is_reachable),
         )
 
@@ -253,8 +256,8 @@ class StatementBuilder:
     def _runner(self) -> Runner:
         desktop, is_worker = self.settings.desktop, self.fleet.role is Role.WORKER
         return Runner(
-            # The random suffix makes the name unique for all time. A reused PID must not be mistaken for the owner of
-            # an old lease.
+            # The random suffix makes the name unique, so that a process with a reused PID is not mistaken for the owner
+            # of an old lease.
             RunnerInstance(f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(6)}", self.fleet.intake),
             leases=self._leases,
             session_records=self.stored.sessions,

@@ -71,7 +71,7 @@ class StatementClaims:
             await self.start(assignment)
 
     def _scope(self) -> ClaimScope:
-        """Return which statements this process may claim.
+        """Return the scope of the statements that this process may claim.
 
         A statement whose session is open here can be claimed even if its connector was changed or deleted.
         """
@@ -115,7 +115,7 @@ class StatementClaims:
             await self.leases.release(assignment.lease)
 
     async def _retry(self, assignment: Assignment, connector: Connector | None) -> bool:
-        """Requeue a sent statement if it may run again. Return False if its end must be recorded instead."""
+        """Requeue a sent statement if it may run again. Return whether it was requeued."""
         lease = assignment.lease
         if connector is None or not _may_run_again(assignment, connector):
             return False

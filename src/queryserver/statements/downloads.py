@@ -1,6 +1,6 @@
-"""Reads complete stored results: for downloads, as often as requested (Contract editor 8.2), and as tables in SQL.
+"""Reads complete stored results, for repeatable downloads (Contract editor 8.2) and as tables in SQL statements.
 
-Statements need the right to read a result, and the result is retained meanwhile (ADR 78).
+A statement can read a result only if its user may read it. The result is retained during the read (ADR 78).
 
 Implements the protocols `StatementResults` and `OpenResult` of `engines/external_data.py`, independently of engines.
 """
@@ -62,7 +62,7 @@ class StoredRows:
         return self.reader.tables(self.status.id, self.status.rows, user_id=self.status.user_id)
 
     def schemas(self) -> AsyncGenerator[pa.Schema]:
-        """Yield the schema of each segment, without its rows."""
+        """Yield each distinct schema of the segments once, without reading their rows."""
         return self.reader.schemas(self.status.id, self.status.rows)
 
     def packed(self) -> AsyncGenerator[PackedRows]:
@@ -87,7 +87,7 @@ class Downloads:
         self._reader = reader
         self._enabled = enabled
         self.sizes = LruCache[str, int](4096)
-        """File sizes in bytes by entity tag, recorded once a file was generated completely."""
+        """File sizes in bytes by entity tag, recorded once a file has been generated completely."""
         self._streams = LruCache[UUID, _CachedStream](_STREAM_CACHE_BYTES, weigh=lambda stream: stream.weight)
 
     async def open(
@@ -95,8 +95,8 @@ class Downloads:
     ) -> StoredRows:
         """Open the result of a user's operation.
 
-        For a script, open the result of the statement `statement_id`, or by default of the last statement that has
-        one.
+        For a script, open the result of the statement `statement_id`, or by default the result of the last statement
+        that has one.
 
         Raises download_disabled, OperationNotFound, PermissionDenied. Raises DownloadRefused if there is no result, or
         if a limit that the caller did not set truncated the result and `allow_truncated` is not set.
@@ -137,7 +137,7 @@ class Downloads:
         return cached.stream
 
     async def audited(self, user: User, operation_id: UUID, pieces: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-        """Yield the chunks of the file. Audits the download at the first chunk, and again if a later chunk fails."""
+        """Yield the chunks of the file. Audits the download at the first chunk, and any failure."""
         facts = {"operation_id": str(operation_id)}
         async with aclosing(pieces):
             with AUDIT.failures(user.username, _OPERATION, facts=facts):
@@ -180,8 +180,8 @@ class Downloads:
 class ResultTables:
     """Opens results for statements.
 
-    Each read has a row with a lease in the service database (table `result_reads`). The row keeps all processes from
-    deleting the bytes of the result until the read has ended or the reading process has died.
+    Each read has a row with a lease in the table `result_reads` of the service database. The row prevents every process
+    from deleting the result's bytes until the read has ended or the reading process has died.
     """
 
     database: Database
@@ -196,7 +196,7 @@ class ResultTables:
         """Open a result for this user, as specified by `StatementResults.open`."""
         status = await self._status(user, operation_id)
         async with self._hold(status.id):
-            # The record is read only after the hold is in place, because sweeps may delete the segments until then.
+            # The hold must exist before the record is read. Otherwise, a sweep could delete the segments in between.
             stored = await self.records.stored_result(status.id, start_row=0, rows=max(status.rows, 1))
             if stored is None:
                 raise errors.result_not_found(f"Operation {operation_id} does not exist.")

@@ -134,7 +134,7 @@ class Execution:
         return self._record.next_statement
 
     def stop(self, message: str) -> None:
-        """Request cancellation. The statement becomes `canceled` once the engine has confirmed it."""
+        """Request cancellation. The statement becomes `canceled` once the engine has confirmed the cancellation."""
         self._stop_message = self._stop_message or message
         self._stopping = self._stopping or StatementState.CANCELED
         self._stop.set()
@@ -204,7 +204,10 @@ class Execution:
                 await self._record.engine_is_done()
 
     async def _stop_work(self, work: "asyncio.Task[Outcome]") -> None:
-        """Cancel on the engine until it confirms. If it never does, cancel the task, which closes the session."""
+        """Cancel the statement on the engine, in up to three attempts, until the engine confirms.
+
+        If the engine does not confirm, cancel the task, which closes the session.
+        """
         wait_s = self.settings.cancel_wait.total_seconds()
         for _ in range(_STOP_TRIES if self.was_sent and not self._detached else 0):
             if self._session is not None and self._handle is not None:
@@ -225,7 +228,7 @@ class Execution:
             try:
                 return await self._attempt()
             except (EngineUnavailable, SessionLost):
-                # If the engine rejected the statement before it ran, it is sent once more, in a new session.
+                # A statement that the engine did not start is sent once more, in a new session.
                 assignment = self.assignment
                 if (
                     assignment.in_named_session
@@ -312,7 +315,10 @@ class Execution:
 
     @asynccontextmanager
     async def _operation(self, session: EngineSession, handle: OperationHandle) -> AsyncGenerator[None]:
-        """Cancel the operation on the engine if the block exits early, unless another runner resumes the operation."""
+        """Close the operation after the block, and cancel it first if the block fails.
+
+        An operation that another runner resumes is neither canceled nor closed.
+        """
         self._session, self._handle = session, handle
         try:
             if self._stopping is not None:
@@ -358,7 +364,7 @@ class Execution:
     async def _record_outcome(
         self, session: EngineSession, handle: OperationHandle, status: OperationStatus
     ) -> Outcome:
-        """Record and return the outcome. Recorded before the engine closes the operation, so it is never lost."""
+        """Record and return the outcome. It is recorded before the operation is closed, so it is never lost."""
         match status.state:
             case OperationState.FINISHED if status.has_result_set:
                 outcome = await self._read_rows(session, handle)
@@ -479,7 +485,7 @@ class Execution:
         if isinstance(error, EngineTimeout):
             return Outcome(StatementState.TIMED_OUT, message=message)
         position = None
-        # Error positions of other SQL, which is sent to open a session or to import, do not apply to the client's
+        # Positions in other SQL, such as SQL that opens a session or imports a file, do not apply to the client's
         # statement.
         if self.was_sent and assignment.import_plan is None:
             position = self._position(error.location)
@@ -498,7 +504,7 @@ class Execution:
     def _position(self, location: ErrorLocation | None) -> Position | None:
         if self._bound is None:
             return position_of(location, self.assignment.statement)
-        # After resuming, the SQL that the other runner sent is not known here.
+        # After a resumption, this process does not know the SQL that the other runner sent.
         return None if self.assignment.resumption else self._bound.position(location)
 
     def _mask_values(self, lines: Sequence[str]) -> Sequence[str]:

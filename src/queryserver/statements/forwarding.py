@@ -24,7 +24,7 @@ from queryserver.platform.threads import Tasks
 log = structlog.get_logger(__name__)
 
 Undo = Callable[[Sequence[Any]], Awaitable[object]]
-"""Undoes a handler call whose caller left before the response. Receives the arguments of that call."""
+"""Undoes a handler call whose caller stopped waiting before the response. Receives the arguments of that call."""
 Handler = Callable[[User, Connector, Sequence[Any]], Coroutine[Any, Any, bytes]]
 """Performs forwarded work in this process and returns the encoded response. Raises QueryServerError."""
 
@@ -57,7 +57,7 @@ _ERRORS: Mapping[str, type[errors.QueryServerError]] = MappingProxyType(
 
 _HOLDER = "select owner from engine_owners where connector = $1 and lease_until > now()"
 
-# Also deletes requests that were left more than an hour ago by processes that no longer run.
+# Also deletes requests that are older than an hour. Their callers died before they could delete them.
 _ADD = """
 with gone as (delete from forwarded_looks where asked_at < now() - interval '1 hour')
 insert into forwarded_looks (id, target, user_id, request) values ($1, $2, $3, $4)
@@ -100,7 +100,7 @@ class WorkForwarder:
             yield
 
     def register(self, kind: str, handler: Handler, undo: Undo | None = None) -> None:
-        """Register the handler for a kind of work. `undo` is called if the caller leaves before the response."""
+        """Register the handler for a kind of work. `undo` is called if the caller stops waiting before the response."""
         self._handlers[kind] = handler
         if undo is not None:
             self._undos[kind] = undo
@@ -167,7 +167,7 @@ class WorkForwarder:
             request = orjson.loads(row["request"])
             budget = timedelta(seconds=request["budget_s"]) - row["waited"]
             response = await self._encoded_response(row["user_id"], request, budget)
-            # A caller that leaves deletes its request, so the update finds no row.
+            # A caller that stops waiting deletes its request. The update then finds no row.
             is_announced = await self._database.execute(_RESPOND, request_id, response) > 0
             await self._notices.publish(RESPONSE, str(request_id))
         except errors.DatabaseUnavailable:
@@ -177,7 +177,7 @@ class WorkForwarder:
                 await undo(request["arguments"])
 
     async def _encoded_response(self, user_id: int, request: Mapping[str, Any], budget: timedelta) -> bytes:
-        """Perform the request. Return `+` and the result, or `-` and the error's code and message."""
+        """Perform the request. Return `+` followed by the result, or `-` followed by the error's code and message."""
         try:
             return b"+" + await self._run(user_id, request, budget)
         except errors.QueryServerError as error:

@@ -1,6 +1,7 @@
 """Claims statements for runners, renews their leases, and stores what runners write.
 
-Every write checks the owner and the fence number, so a runner that continues after its lease expired changes nothing.
+Every write checks the owner and the fence number, so a runner that continues after its lease has expired cannot change
+anything.
 """
 
 import time
@@ -43,7 +44,7 @@ log = structlog.get_logger(__name__)
 class StatementLeases:
     """Reads and writes statement records for runners.
 
-    Writes return False if the lease was lost; the runner must then stop.
+    Writes return False if the lease was lost. The runner must then stop.
 
     Checkpoints are encrypted like credentials, because their tokens grant access to operations on the engine.
     """
@@ -55,7 +56,7 @@ class StatementLeases:
         on_end: EndListener = lambda _end: None,
         notifies_ends: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Create the leases. `on_end` receives each end that this process records.
+        """Initialize the repository. `on_end` receives each statement's end that this process records.
 
         While `notifies_ends()` is true, the database also sends a notification when a claimed statement ends.
         Notifications have a cost: PostgreSQL serializes commits that send them (ADR 9).
@@ -71,7 +72,7 @@ class StatementLeases:
     ) -> Sequence[Assignment]:
         """Claim a waiting statement and the earlier waiting statements of its session, in recording order.
 
-        Claims only statements that are in scope, have no live owner, and whose session is not held by another process.
+        Claims only statements in scope that have no live owner and whose session no other process holds.
         """
         connectors, sessions = list(within.connectors), list(within.sessions)
         rows = await self._database.fetch(queries.CLAIM, statement_id, owner, lease, connectors, sessions)
@@ -103,7 +104,7 @@ class StatementLeases:
     ) -> Sequence[Assignment]:
         """Claim up to `limit` unsent statements from the queue that all workers share. Users take turns.
 
-        Users with running statements get at most `max_for_busy_users` of them; the rest go to users with none running.
+        At most `max_for_busy_users` of them belong to users who already have running statements.
         """
         reachable = list(connectors)
         if not await self._database.value(
@@ -122,7 +123,7 @@ class StatementLeases:
         await self._database.execute(queries.EXPIRE_ALL)
 
     async def renew(self, statement_ids: Sequence[UUID], *, owner: str, lease: timedelta) -> Mapping[UUID, bool]:
-        """Extend leases of `owner`. Return the ids that it still owns, each with whether a cancel was requested."""
+        """Extend leases of `owner`. Return the ids that it still owns, mapped to whether a cancel was requested."""
         renewed = await self._database.fetch(
             """update statements set lease_until = now() + $2
             where owner = $1 and id = any($3::uuid[]) and state in ('waiting', 'running')
@@ -149,7 +150,10 @@ class StatementLeases:
         return await self._update_counted(queries.RETRY, lease, lines=[line])
 
     async def mark_sent(self, lease: Lease) -> bool:
-        """Record that the statement is about to be sent. Return False if the lease is lost or a cancel requested."""
+        """Record that the statement is about to be sent.
+
+        Return False if the lease was lost or a cancel was requested.
+        """
         if lease.operation_id is not None:
             async with self._database.transaction() as connection:
                 if not await script_repository.begin(connection, lease.operation_id):
@@ -159,7 +163,7 @@ class StatementLeases:
         return await self._update(queries.SENT, lease)
 
     async def mark_running(self, lease: Lease, *, checkpoint: EngineCheckpoint | None = None) -> bool:
-        """Record that the engine has accepted the statement. Given a `checkpoint`, another runner can resume it."""
+        """Record that the engine has accepted the statement. With a `checkpoint`, another runner can resume it."""
         return await self._update(queries.RUNNING, lease, mark=self._sealed_checkpoint(checkpoint))
 
     async def report(
@@ -197,7 +201,7 @@ class StatementLeases:
     async def add_segment(
         self, lease: Lease, segment: Segment, *, columns: Sequence[Column], checkpoint: EngineCheckpoint | None = None
     ) -> bool:
-        """Make stored rows visible, and replace rows with an older fence number.
+        """Make stored rows visible to readers, and replace rows with an older fence number.
 
         If `checkpoint` is None, the stored checkpoint is kept.
         """
@@ -238,10 +242,10 @@ class StatementLeases:
         start_line: int | None,
         next_statement: NewStatement | None,
     ) -> PartEnd | None:
-        """Finish a statement of a script. The script continues with `next_statement`, or ends if that is None.
+        """Finish a statement of a script. The script continues with `next_statement`, or ends if it is None.
 
-        Return None if the lease is lost. The end of one statement and the start of the next are one transaction, so an
-        active script always has an active statement.
+        Return None if the lease was lost. The end of a statement and the record of the next one are written in the same
+        transaction, so an active script always has an active statement.
         """
         operation_id = lease.operation_id or lease.statement_id
         if next_statement is not None and next_statement.parameters is not None:
@@ -261,7 +265,7 @@ class StatementLeases:
         return PartEnd(recorded)
 
     async def end_broken_scripts(self) -> None:
-        """End scripts that have no active statement, left by servers whose version does not support scripts."""
+        """End scripts without an active statement, which server versions without script support have left behind."""
         async with self._database.transaction() as connection:
             operations = await script_repository.end_broken(connection)
         for row in operations:

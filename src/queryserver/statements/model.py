@@ -50,7 +50,7 @@ class StatementHandle:
 
 @dataclass(frozen=True, slots=True)
 class FailureDetails:
-    """Details that are returned with the status of a statement without a result (Contract editor 3.4)."""
+    """Details returned with the status of a statement that ended without a result (Contract editor 3.4)."""
 
     handle: StatementHandle
     error_position: Position | None
@@ -82,7 +82,7 @@ class StatementStatus:
     outcome: tuple[int, str] | None = None
     """`status` and `code` of a statement that ended without a result, otherwise None (Contract editor 3.2)."""
     failure: FailureDetails | None = None
-    """Set together with `outcome`, except for long statements; `StatementReader.with_failure` adds it for these."""
+    """Set together with `outcome`, except for long statements, for which `StatementReader.with_failure` adds it."""
     queue_position: int | None = None
     """Position in the queue, starting at 1. Set only on request, while the statement waits for a slot."""
     runs_all: bool = False
@@ -235,7 +235,7 @@ def opaque_token() -> str:
 
 
 def new_session_guid() -> str:
-    """Create a session GUID in Hue's form: two random hexadecimal strings joined by a colon."""
+    """Create a session GUID in Hue's format: two random hexadecimal strings joined by a colon."""
     return f"{secrets.token_hex(8)}:{secrets.token_hex(8)}"
 
 
@@ -367,7 +367,7 @@ class EngineCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """The progress that a lost runner has stored, and from which another runner resumes the statement."""
+    """The progress stored by a lost runner, from which another runner resumes the statement."""
 
     checkpoint: EngineCheckpoint
     rows: int = 0
@@ -416,7 +416,7 @@ class Assignment:
     rows: int = 0
     """Number of rows that the previous runner stored."""
     was_retried: bool = False
-    """Whether the statement was already requeued once after its process died, so that it is not sent again."""
+    """Whether the statement was already requeued after its process died. If so, it is not sent again."""
 
 
 def new_assignment(new: NewStatement, lease: Lease, *, history_id: int, ends_at: float) -> Assignment:
@@ -468,7 +468,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class PartEnd:
-    """What was recorded when a statement of a script ended."""
+    """The records written at the end of a script's statement."""
 
     next_statement: StatementRecord | None
     """The next statement, recorded for the same runner. None if the script has ended."""

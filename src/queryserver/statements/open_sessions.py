@@ -1,4 +1,7 @@
-"""The engine sessions that this process holds open, and the session of each statement (Contract editor 9)."""
+"""Manages the engine sessions that this process holds open, and finds a session for each statement.
+
+Contract editor 9.
+"""
 
 import asyncio
 import sys
@@ -33,7 +36,7 @@ ResultOpener: TypeAlias = Callable[[User, str], AbstractAsyncContextManager[Open
 ImportOpener: TypeAlias = Callable[
     [Assignment, User, Engine, SessionOptions], AbstractAsyncContextManager[EngineSession]
 ]
-"""Opens the session of an import, which replaces an engine session."""
+"""Opens the session that runs an import in place of an engine session."""
 
 _NOT_RESUMABLE = "Results have expired: no server can continue this statement."
 
@@ -67,7 +70,7 @@ class SessionResults:
 
 @dataclass(frozen=True, slots=True)
 class SessionExternalData:
-    """The files and results that one session may access. A field is None if the engine cannot read that kind."""
+    """The files and results that one session may access. A field is None if the session has no such access."""
 
     files: SessionFiles | None = None
     results: SessionResults | None = None
@@ -150,7 +153,7 @@ class OpenSession:
         self._task: asyncio.Task[None] | None = None
 
     async def open(self, use: AbstractAsyncContextManager[Engine], options: SessionOptions) -> None:
-        """Open the engine session. `use` keeps the engine open for as long. Raises the engine's errors."""
+        """Open the engine session. `use` keeps the engine open until the session closes. Raises the engine's errors."""
         self._token_expires_at = options.token_expires_at
         self._task = asyncio.create_task(self._hold_open(use, options), name=f"session-{self.id}")
         try:
@@ -267,7 +270,7 @@ class OpenSessions:
         return True
 
     async def _drop_all(self, sessions: Iterable[OpenSession], is_due: Callable[[OpenSession], bool]) -> None:
-        """Close the sessions one by one. Skips a session that has meanwhile been used or dropped."""
+        """Close the due sessions one by one. Skips a session that has been used or dropped in the meantime."""
         for session in list(sessions):
             if is_due(session) and self._sessions.get(session.id) is session:
                 await self.drop(session.id)
@@ -295,7 +298,10 @@ class OpenSessions:
             await self.drop(session_id)
 
     async def make_room(self, user_id: int, *, keep: int) -> None:
-        """Close the least recently used unnamed sessions until `keep` are open. Sessions in use are never closed."""
+        """Close the user's least recently used unnamed sessions until at most `keep` are open.
+
+        Sessions in use are never closed, so more may remain open.
+        """
         unnamed = [
             session for session in self._sessions.values() if session.user_id == user_id and not session.is_named
         ]
@@ -333,9 +339,10 @@ class OpenSessions:
 
 
 class SessionShares:
-    """Limits the named sessions of one process to `per_connector`. One user may have at most half of them.
+    """Limits the named sessions of one process to `per_connector` for each connector.
 
-    Once three quarters are open, each user is limited to an equal share, and one share stays free for another user.
+    One user may have at most half of them. Once three quarters are open, each user is limited to an equal share, and
+    one share stays free for another user.
     """
 
     def __init__(self, sessions: OpenSessions, *, per_connector: int) -> None:
@@ -345,9 +352,9 @@ class SessionShares:
 
     @contextmanager
     def opening(self, connector: str, user_id: int, *, max_open: int) -> Generator[None]:
-        """Count a session while it is being opened for a user, who may have `max_open` in total.
+        """Count a session while it is being opened. The user may have `max_open` sessions in total.
 
-        Sessions count while they are being opened, because their connection exists before their record does. Raises
+        The connection of a session exists before its record, so a session must count while it is being opened. Raises
         too_many_sessions.
         """
         open_here = self._opening + self._sessions.count_named()
@@ -474,8 +481,8 @@ class SessionOpener:
     ) -> bool:
         """Open and record a session for create_session. Return False if the user already has `max_open` sessions.
 
-        Raises too_many_sessions beyond the user's share, engine errors, DatabaseUnavailable. No session stays open on
-        an error.
+        If an error occurs, no session stays open. Raises too_many_sessions if the user's share is exhausted, engine
+        errors, DatabaseUnavailable.
         """
         with self._shares.opening(connector.key, user.id, max_open=max_open):
             return await self._open(record, connector, user, options, max_open=max_open)

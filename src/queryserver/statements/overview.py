@@ -17,13 +17,13 @@ from queryserver.statements.states import ACTIVE, StatementState
 
 _POLL_EVERY_S = 0.25
 
-# Columns with the same name and type as a field.
+# Columns with the same name and type as a field of `OverviewEntry`.
 _FIELDS = (
     "id", "history_id", "connector", "dialect", "rows", "size_bytes", "progress", "session_id", "error_code",
     "canceled_by",
 )  # fmt: skip
 _DETAIL_FIELDS = ("statement", "text_is_cut", "database", "message", "row_limit", "timeout_s")
-# The operation of a script has no owner itself. Its owner is that of the script's latest statement.
+# The operation of a script has no owner itself. The owner of the script's latest statement is shown instead.
 _OWNER_OF_PART = """(
         select part.owner from statements as part
         where part.operation_id = statements.id order by part.statement_index desc limit 1
@@ -38,7 +38,7 @@ _USER = """user_id = (
     select id from users where username_key in ({name}, lower({name})) order by username_key = {name} desc limit 1
 )"""
 
-# An exact match may no longer exist: that record may have been deleted since the previous page.
+# Compares with `<=`, because the record itself may have been deleted since the previous page was read.
 _OLDER = """(recorded_at, history_id) < (
     (select recorded_at from statements where history_id <= {name} order by history_id desc limit 1), {name}
 )"""
@@ -142,7 +142,7 @@ class StatementAdministration:
         return details
 
     async def stop(self, statement_id: UUID, *, by: str, wait_s: float) -> OverviewEntry:
-        """Cancel a statement, and wait at most `wait_s` for it to end. Raises OperationNotFound."""
+        """Cancel a statement, write an audit event, and wait at most `wait_s` for the end. Raises OperationNotFound."""
         entry = (await self._read(statement_id)).entry
         if entry.state.is_terminal:
             return entry

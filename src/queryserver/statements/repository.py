@@ -52,7 +52,7 @@ select fingerprint, statement_id from idempotency_keys
 where user_id = $1 and key = $2 and created_at >= now() - interval '24 hours'
 """
 
-# The result, with the segments that contain rows [$2, $2 + $3). If $2 is null, rows from the cursor on.
+# The result, with the segments that contain rows [$2, $2 + $3). If $2 is null, the rows start at the cursor.
 _STORED_RESULT = f"""
 select {STATUS}, columns, size_bytes, cursor_row, inline_result,
     last_used_at < now() - interval '1 minute' as unused,
@@ -86,7 +86,7 @@ with queued as (
 select array_position($1::uuid[], id) as n, position from placed where id = any($1::uuid[])
 """
 
-# If a runner adds a log line concurrently, it may replace this line. State and message contain the same information.
+# A log line that a runner adds concurrently may replace this line. State and message contain the same information.
 _CANCEL_TEMPLATE = f"""
 with canceled as (
     update statements set
@@ -192,12 +192,12 @@ class StatementRecords:
     async def record(
         self, new: model.NewStatement, first_statement: model.NewStatement | None = None
     ) -> model.RecordedStatement:
-        """Store a new statement in state `waiting`, with its idempotency key. Takes one round trip if there is no key.
+        """Store a new statement in state `waiting`, with its idempotency key.
 
-        If `new` is the operation of a script, `first_statement` is the script's first statement. Raises
-        idempotency_conflict, too_many_statements, quota_exceeded, in which case nothing is stored. Within this
-        process, the statements of a user are counted and stored one at a time. Several processes together can exceed
-        the limit by a few.
+        If `new` is the operation of a script, `first_statement` is the script's first statement. Otherwise, a statement
+        without a key takes one round trip. Within this process, the statements of a user are counted and stored one at
+        a time. Several processes together can exceed the limit by a few statements. Raises idempotency_conflict,
+        too_many_statements, quota_exceeded, in which case nothing is stored.
         """
         key = new.idempotency
         async with self._turns.setdefault(new.user_id, asyncio.Lock()):

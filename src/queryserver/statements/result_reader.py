@@ -1,6 +1,6 @@
-"""Reads pages and complete results from records and the result store; moves cursors (Contract editor 6, 8.2).
+"""Reads result pages and complete results from statement records and the result store (Contract editor 6, 8.2).
 
-Never calls an engine.
+Also moves cursors. Never calls an engine.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from queryserver.statements.status import StatementAccess
 _MAX_MOVES_PER_QUERY = 200
 _CONCURRENT_QUERIES = 2
 
-# A single move has its own query, because PostgreSQL replans a query each time if it has an array of unknown length.
+# A single move has its own query, because PostgreSQL replans a query with arrays of unknown length at each execution.
 _MOVE = """
 update statements set cursor_row = $3, last_used_at = now()
 where id = $1 and ($2::bigint is null or cursor_row = $2) returning 1 as n
@@ -133,7 +133,7 @@ class CursorMoves:
             for move in moves:
                 move.moved.cancel()
             raise
-        except Exception as error:  # noqa: BLE001 passed on to each caller; the writer lives on
+        except Exception as error:  # noqa: BLE001 passed on to each caller; the writer continues
             for move in moves:
                 if not move.moved.done():
                     move.moved.set_exception(error)
@@ -147,7 +147,7 @@ class CursorMoves:
 _FIRST_ROWS_WAIT_S = 1.0
 _THREAD_ABOVE_CELLS = 4_000
 _THREAD_ABOVE_BYTES = 256 * 1024
-# Arrow takes about 6 µs to measure each column, and again as long for each further chunk of a column.
+# Arrow takes about 6 µs to measure each column, and as long again for each further chunk of a column.
 _MANY_COLUMNS = 200
 # Memory reserved for a page before its first rows are read: a segment of usual size and its compressed bytes.
 _SEGMENT_LOAD_BYTES = 12 * 1024 * 1024
@@ -180,7 +180,7 @@ class ResultPage:
 
     @property
     def message(self) -> str:
-        """Why the result is truncated, or that the next row does not fit into this page. Otherwise empty."""
+        """Explains why the result is truncated or why the page ends early. Empty if neither is the case."""
         parts = [self.status.message] if self.status.truncated_reason else []
         if self.rendered.is_cut:
             end_row = self.start_row + self.rows
@@ -303,8 +303,8 @@ class ResultReader:
     async def tables(self, operation_id: UUID, rows: int, *, user_id: int) -> AsyncGenerator[pa.Table]:
         """Yield all stored rows in order, one segment at a time. The caller must have checked access rights.
 
-        A segment with a huge row first waits until its memory is available, and holds it until the next segment is
-        read. Raises TooManyRequests.
+        Before it yields a very large segment, waits until memory for it is available. The memory stays reserved until
+        the next segment is requested. Raises TooManyRequests.
         """
         stored = await self._stored(operation_id, start_row=0, rows=rows)
         if stored.inline is not None:
@@ -333,7 +333,7 @@ class ResultReader:
             yield schema
 
     async def packed(self, operation_id: UUID, rows: int) -> AsyncGenerator[PackedRows]:
-        """Yield the stored segments of `tables`. Yields nothing if the result is stored in its record."""
+        """Yield the segments of `tables` in their stored form. Yields nothing if the result is stored in its record."""
         stored = await self._stored(operation_id, start_row=0, rows=rows)
         for segment, head in zip(stored.segments, await self._heads(operation_id, stored.segments), strict=True):
             yield PackedRows(head, segment.size_bytes, partial(self._part, operation_id, segment))

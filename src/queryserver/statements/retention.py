@@ -31,7 +31,7 @@ MANY_DOCUMENTS = 100_000
 """Number of history entries above which a clean-up is recommended (Contract platform 12.2)."""
 _CLEAN_UP_LOCK_KEY = 0x7173636C  # "qscl". Only one server at a time runs the clean-up
 _BATCH = 500
-_MAX_CONSECUTIVE_FAILURES = 3  # more failures in a row are caused by the database rather than by a single row
+_MAX_CONSECUTIVE_FAILURES = 3  # this many failures in a row are caused by the database, not by a single row
 _DOOMED_EVERY_S = 2.0
 # Writing a segment never takes this long, so older unrecorded files come from a process that has died.
 _ORPHAN_AGE = timedelta(hours=1)
@@ -237,7 +237,7 @@ class RetentionSweep:
         return deleted
 
     async def clean_results(self, progress: Progress = no_progress) -> Mapping[str, int]:
-        """Delete expired results, and files that interrupted result writes have left. Return counts by kind."""
+        """Delete expired results, and files left by interrupted result writes. Return counts by kind."""
         deleted = await self.expire(progress)
         swept = await self._sweep_store(dry_run=False)
         return {"results": deleted, **{kind.replace(" ", "_"): count for kind, count in swept.items()}}
@@ -327,7 +327,7 @@ class RetentionSweep:
         return CloseReport(closed, already, in_use, failures.texts)
 
     async def _expire_results(self) -> int:
-        """Mark `available` statements past `expires_at` as `expired`, and doom their bytes. Return how many."""
+        """Mark `available` statements past `expires_at` as `expired`, and doom their bytes. Return their number."""
         total, expired = 0, _BATCH
         while expired == _BATCH:
             expired = await self.database.value(EXPIRE, _BATCH)
@@ -336,7 +336,7 @@ class RetentionSweep:
         return total
 
     async def _delete_bytes(self, doomed: Sequence[UUID]) -> Mapping[UUID, QueryServerError]:
-        """Delete the bytes of results. Continues after an error; return the errors by id."""
+        """Delete the stored bytes of these results. Continue after an error, and return the errors by id."""
         errors: dict[UUID, QueryServerError] = {}
         for statement_id in doomed:
             try:
@@ -469,7 +469,7 @@ class _FailureCollector:
 
     @contextmanager
     def collect(self, item_id: object) -> Generator[None]:
-        """Record a DatabaseUnavailable raised in the block; raise it after three failures in a row."""
+        """Record a DatabaseUnavailable raised in the block. Raise it at the third failure in a row."""
         try:
             yield
         except DatabaseUnavailable as error:

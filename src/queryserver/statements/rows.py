@@ -1,5 +1,7 @@
-"""The columns of the table `statements`: inserts rows within the users' limits, builds values from rows, and the SQL of
-leases, in which each write of a runner checks the owner and the fence number."""
+"""Defines the columns of the table `statements`, inserts rows within user limits, and builds values from rows.
+
+Also contains the SQL of leases, in which each runner write checks the owner and the fence number.
+"""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -324,7 +326,8 @@ ASSIGNMENT = f"""{", ".join(ASSIGNMENT_FIELDS[:-1])}, id, owner, fence, sent_at,
         where statement_id = coalesce(operation_id, id)) as log_lines
 """
 
-# If a connector is deleted while a statement is being sent, the statement would otherwise end only at its deadline.
+# Finds statements whose connector was deleted while they were being sent. They would otherwise end only at their
+# deadline.
 _HAS_NO_CONNECTOR = """exists (
     select from connectors where id::text = orphan.connector and deleted_at is not null
 )"""
@@ -373,8 +376,8 @@ returning {ASSIGNMENT}
 # Users take turns: those with fewer running statements come first, and interactive statements precede scheduled ones.
 # The statements of a session run one after another, in the process that has the session open. Only the first
 # statements of each user are considered, so that a queue of ten thousand statements stays cheap. The first $7 of the
-# $6 slots are assigned in turn, the rest to the first interactive statement of each user who has none running (ADR
-# 66).
+# $6 slots are assigned in turn. The remaining slots go to the first interactive statement of each user who has none
+# running (ADR 66).
 WAITING = f"""
 with busy as (
     select connector, user_id, count(*) as running, count(*) filter (where priority = 0) as of_people from statements

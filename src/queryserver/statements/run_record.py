@@ -49,7 +49,7 @@ def clean_log_line(line: str) -> str:
 
 
 def storable_text(text: str) -> str:
-    """Truncate a text for a record, and replace characters that cannot be stored.
+    """Truncate a string for a record, and replace characters that cannot be stored.
 
     Engine messages may quote 10 MB of SQL.
     """
@@ -63,7 +63,7 @@ def shorten(text: str) -> str:
 class StatementLog:
     """Collects log lines between two reports, and drops the oldest stored lines once they exceed `max_bytes`.
 
-    Line numbers are never reused: the remaining lines keep theirs.
+    Line numbers are never reused: the remaining lines keep their numbers.
     """
 
     def __init__(self, max_bytes: int, *, stored: Resumption | None = None, stored_lines: int = 0) -> None:
@@ -84,7 +84,7 @@ class StatementLog:
         """Add log lines of the engine. A text with line breaks becomes several lines."""
         for text in lines:
             self.engine_lines += 1
-            # A text may have 100 MB. Characters beyond the log's limit would be dropped anyway.
+            # A text may be 100 MB long. Characters beyond the log's limit would be dropped anyway.
             for line in text[: self._max_bytes].splitlines() or [""]:
                 cleaned = clean_log_line(line)
                 size = len(cleaned.encode()) + 1
@@ -97,7 +97,7 @@ class StatementLog:
 
     @contextmanager
     def new_lines(self) -> Generator[tuple[int, list[str]]]:
-        """Yield the new lines and the number of the first one. If the block raises, the lines stay new."""
+        """Yield the unreported lines and the number of the first one. If the block raises, they remain unreported."""
         if self._dropped:
             self._pending.append(f"{self._dropped} log lines were dropped because too many arrived at once.")
         start, lines, size = self._next_line, self._pending, self._pending_bytes
@@ -144,10 +144,10 @@ class LeaseLost(Exception):
 
 @dataclass(eq=False, repr=False)
 class RunRecord:
-    """Writes one statement's record for the runner that holds its lease. Every write raises LeaseLost once it is lost.
+    """Writes one statement's record for the runner that holds its lease.
 
-    `before_end` runs before users can see that the statement has ended. Writes to an unreachable database are retried
-    for as long as the lease may still be valid.
+    Once the lease is lost, every write raises LeaseLost. While the database is unreachable, writes are retried for as
+    long as the lease may still be valid. `before_end` runs before users can see that the statement has ended.
     """
 
     assignment: Assignment
@@ -190,7 +190,10 @@ class RunRecord:
         return log
 
     async def mark_sent(self) -> bool:
-        """Record that the statement is about to be sent. Return False if the lease is lost or a cancel requested."""
+        """Record that the statement is about to be sent.
+
+        Return False if the lease was lost or a cancel was requested.
+        """
         return await self._retried(lambda: self.leases.mark_sent(self._lease))
 
     async def mark_running(self, progress: int, token: str | None) -> None:
@@ -291,7 +294,7 @@ class RunRecord:
             )
 
     async def engine_is_done(self) -> None:
-        """Note that the engine has stopped. If the end was recorded before that, run `before_end` again."""
+        """Handle that the engine has stopped. If the end was recorded earlier, run `before_end` again."""
         if self.engine_continues and self.before_end is not None:
             self.engine_continues = False
             await self._retried(self.before_end)
@@ -372,7 +375,7 @@ class Spool:
         self._kept_bytes = self._stored_bytes
 
     async def add(self, batch: pa.RecordBatch, token: str | None = None) -> None:
-        """Keep rows within the limits. `truncated_reason` is set once rows were dropped.
+        """Add the rows that fit within the limits. Once rows have been dropped, `truncated_reason` is set.
 
         `token` is the position from which reading on the engine can resume after this batch. It is stored with the
         batch's last rows. Raises cell_too_large, RowTooLarge, in which case the whole batch is dropped.
@@ -420,7 +423,7 @@ class Spool:
             await asyncio.gather(self._storing, return_exceptions=True)
 
     def _divide(self, batch: pa.RecordBatch, *, is_one: bool) -> list[tuple[pa.RecordBatch, int]]:
-        """Cut the batch to the limits, and divide it into chunks. Return each chunk with its size.
+        """Truncate the batch to the limits, and divide it into chunks. Return each chunk with its size in bytes.
 
         If `is_one` is set, return a single chunk: rows are stored together with the checkpoint that follows them, so a
         batch with a checkpoint must not be divided.

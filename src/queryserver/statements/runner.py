@@ -1,5 +1,4 @@
-"""Runs statements in this process until it stops, or notifies other processes that a statement is waiting (Contract
-platform 9.5, 10.2)."""
+"""Runs statements in this process, or notifies other processes of waiting statements (Contract platform 9.5, 10.2)."""
 
 import asyncio
 import time
@@ -123,7 +122,7 @@ class RunnerShutdown:
         await _within(asyncio.gather(*hand_overs), max(end - time.monotonic(), _MIN_STEP_S))
 
     async def _stop_or_release(self, execution: Execution) -> None:
-        """Release an unsent statement to another process. Stop one that was sent, or is just being sent."""
+        """Release an unsent statement to another process. Stop a statement that was sent or is being sent."""
         if not execution.was_sent:
             try:
                 released = await self.leases.release(execution.assignment.lease)
@@ -138,7 +137,7 @@ class RunnerShutdown:
         execution.stop("Canceled because the server was shut down.")
 
     async def _give_up_all(self, within_s: float) -> None:
-        """Record the end of statements that their engines have not confirmed, then cancel all tasks."""
+        """Record an end for the statements whose end no engine has confirmed, then cancel all tasks."""
         end = time.monotonic() + within_s
         await _within(asyncio.gather(*(execution.give_up() for execution in self.running.executions())), within_s / 2)
         for task in self.running.tasks:
@@ -162,7 +161,7 @@ async def _within(action: Awaitable[object], within_s: float) -> None:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class QueueConsumer:
-    """Takes statements from the queue while this worker has free slots. Does nothing in other processes."""
+    """Takes statements from the queue while this worker has free slots. Does nothing if this process is no worker."""
 
     instance: RunnerInstance
     leases: StatementLeases
@@ -199,7 +198,10 @@ class QueueConsumer:
             self._woken.set()
 
     async def take(self, limit: int) -> int:
-        """Start up to `limit` queued statements, as slots allow. Return how many. Raises DatabaseUnavailable."""
+        """Claim and start up to `limit` queued statements while slots are free.
+
+        Return the number of claimed statements. Raises DatabaseUnavailable.
+        """
         async with self._taking:
             free = min(limit, self._free_slots)
             if free <= 0:
@@ -254,7 +256,7 @@ class QueueConsumer:
 
 @dataclass(frozen=True, slots=True)
 class RunnerHooks:
-    """Functions of other capabilities that the runner calls."""
+    """Callbacks of other capabilities, which the runner calls."""
 
     objects_changed: Callable[[int, str], Awaitable[None]] | None = None
     """Called with the user id and the connector before the end of a statement that may change tables is recorded."""
@@ -488,7 +490,7 @@ class StatementDispatcher:
         self._received: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
 
     async def owner_for(self, data: str | None, *, session_owner: str | None) -> str | None:
-        """Return the owner of a new statement if it will run in this process, otherwise None. Raises Stopping.
+        """Return this process's owner name if a new statement will run here, otherwise None. Raises Stopping.
 
         `data` names the data that its connector opens exclusively (`Connectors.data_of`).
         """

@@ -1,7 +1,6 @@
-"""The statements that run in this process, their limits, and the data that only this process may open; wakes calls that
-wait for changes of statements.
+"""Manages the statements that run in this process, their limits, and the data that only this process may open.
 
-Source: Contract platform 10.1, 10.2.
+Also wakes calls that wait for statement changes. Source: Contract platform 10.1, 10.2.
 """
 
 import asyncio
@@ -202,7 +201,10 @@ class RunnerLimits:
 
     @property
     def reserved(self) -> int:
-        """Number of slots reserved for users without running statements: one in eight, at least one of several."""
+        """Number of slots reserved for users without running statements.
+
+        One slot in eight is reserved, but at least one if there are several slots.
+        """
         return max(self.capacity // _SLOTS_PER_RESERVED_SLOT, 1) if self.capacity > 1 else 0
 
 
@@ -285,7 +287,7 @@ class DataLeases:
                 await self.connectors.discard_engines(name)
 
     async def renew(self) -> None:
-        """Renew all leases. Release data that no connector names any more, once no engine has them open."""
+        """Renew all leases, except on data that no connector uses any longer and no engine has open."""
         self._names &= self.connectors.data_to_hold() | self.connectors.data_in_use()
         await self.acquire(list(self._names))
 
@@ -322,7 +324,7 @@ class RunningStatements:
     def start(self, assignment: Assignment, user: User, previous: Execution | None = None) -> None:
         """Run a claimed statement. After the grace period of a shutdown, release it to another process instead.
 
-        `previous` is the execution of the script's preceding statement, if that ran in this process.
+        `previous` is the execution of the script's preceding statement, if it ran in this process.
         """
         if self.instance.is_drained:
             # The call was accepted just before the shutdown began.
@@ -370,7 +372,7 @@ class RunningStatements:
         return len(self._executions)
 
     def runs(self, statement_id: UUID) -> bool:
-        """Return whether the statement runs in this process, or waits in it for a slot."""
+        """Return whether the statement runs here or waits here for a slot."""
         return statement_id in self._executions
 
     def ids(self) -> list[UUID]:
@@ -378,7 +380,7 @@ class RunningStatements:
         return list(self._executions)
 
     def users(self) -> set[int]:
-        """Return the ids of the users of these statements."""
+        """Return the ids of the users whose statements run here or wait here for a slot."""
         return {execution.assignment.user_id for execution in self._executions.values()}
 
     def executions(self) -> list[Execution]:

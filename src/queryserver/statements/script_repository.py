@@ -147,7 +147,7 @@ async def end_canceled(connection: Connection, script: Row, by: str) -> Row | No
 async def end_broken(connection: Connection) -> Sequence[Row]:
     """End active operations that have no active statement, and return their rows.
 
-    Since changes are transactions, this happens only if a process of an older version has ended the statement.
+    Changes are transactional, so this state arises only if a process of an older version has ended the statement.
     """
     outcome = model.Outcome(
         StatementState.FAILED,

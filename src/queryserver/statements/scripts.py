@@ -154,5 +154,5 @@ def _count_markers(text: str, assignment: Assignment) -> int:
 
 
 async def _in_thread_if_long(text: str, call: Callable[[], T]) -> T:
-    """Make the call, in a thread if the text is long."""
+    """Make the call. If the text is long, make it in a thread."""
     return call() if is_short(text) else await asyncio.to_thread(call)

@@ -1,6 +1,6 @@
 """Determines a statement's session, settings, credentials and parameter values (Contract editor 2.3, 9).
 
-Parameter values never appear in logs, responses or queues. They stay encrypted in the record until it is deleted.
+Parameter values never appear in logs, responses or queues. In statement records, they are encrypted.
 """
 
 import asyncio
@@ -163,7 +163,7 @@ class FilteredSettings:
 
 
 def filter_settings(settings: Mapping[str, str], connector: Connector, allowed: Collection[str]) -> FilteredSettings:
-    """Select the settings to pass on. Others are ignored, because programs made for Hue send them with each call.
+    """Select the settings to pass on. Other settings are ignored, because clients written for Hue send them every time.
 
     Raises InvalidParameter for dangerous settings. If `strict_settings` is set, also for any setting that would be
     ignored.
@@ -249,7 +249,7 @@ class SessionCredentials:
         return SealedToken(self._sealer.seal(token.text.encode()), token.expires_at)
 
     async def latest(self, user: User, connector: Connector) -> Credentials | None:
-        """Return the user's latest credentials for this connector, or None. No query if the engine needs none."""
+        """Return the user's latest credentials for this connector. None if there are none or the engine needs none."""
         if not self._connectors.engine(connector).capabilities.wants_credentials:
             return None
         sealed = await self._sessions.credentials(user.id, connector.key)

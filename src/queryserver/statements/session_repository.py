@@ -11,7 +11,7 @@ from queryserver.platform.database import Database, Row
 
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
-    """The record of a session: opened by create_session (`named`), or kept open between the statements of scripts."""
+    """The record of a session that create_session opened (`named`) or that stays open between a script's statements."""
 
     id: int
     guid: str
@@ -29,7 +29,7 @@ class SessionRecord:
     is_busy: bool = False
 
 
-# Columns with the same name and type as a field.
+# Columns with the same name and type as a field of `SessionRecord`.
 _FIELDS = (
     "id", "guid", "user_id", "connector", "dialect", "named", "properties", "settings", "sealed_credentials", "owner",
     "last_used_at",
@@ -160,7 +160,7 @@ class SessionRecords:
         return [_session_from_row(row) for row in rows]
 
     async def used_connectors(self, user_id: int) -> Sequence[tuple[str, str]]:
-        """Return the connectors, with dialect, on which a user has or had named sessions. Most recently used first."""
+        """Return the connectors and dialects on which a user has or had named sessions. Newest session first."""
         rows = await self._database.fetch(
             """select connector, dialect from sessions where named and user_id = $1
             group by connector, dialect order by max(id) desc""",
@@ -185,7 +185,7 @@ class SessionRecords:
         )
 
     async def close(self, session_id: int, *, owner: str | None = None) -> bool:
-        """Close the session and erase its credentials. Return False if already closed or not owned by `owner`."""
+        """Close the session and erase its credentials. Return False if it was closed or `owner` does not own it."""
         changed = await self._database.execute(
             """update sessions set closed_at = now(), sealed_credentials = null
             where id = $1 and closed_at is null and ($2::text is null or owner = $2)""",
@@ -206,7 +206,7 @@ class SessionRecords:
         return [row["id"] for row in await self._database.fetch(_RENEW, owner, lease)]
 
     async def close_lost(self) -> int:
-        """Close the sessions whose owner's lease has expired. Return how many."""
+        """Close the sessions whose owner's lease has expired. Return their number."""
         return await self._database.execute(
             """update sessions set closed_at = now(), sealed_credentials = null
             where closed_at is null and lease_until < now()"""

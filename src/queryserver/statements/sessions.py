@@ -124,7 +124,7 @@ class Sessions:
         arguments = [record.id, record.guid, record.properties, record.settings, *([database] if database else [])]
         budget = connector.limits.metadata_timeout
         try:
-            # The holder responds within `budget`. The extra time covers the way back.
+            # The holder responds within `budget`. The extra time is for forwarding the response.
             async with asyncio.timeout(budget.total_seconds() + _ANSWER_S):
                 return orjson.loads(
                     await self.forwarding.send(holder, user, connector, _OPEN, arguments, budget=budget)
@@ -224,7 +224,7 @@ class Sessions:
         return closed
 
     async def _close_results(self, user_id: int, connector: str, session_id: int | None) -> None:
-        """If `close_queries` is set, close the results of the session, or of all the user's sessions there."""
+        """If the connector has `close_queries` set, close the results of one session, or of all the user's sessions."""
         connector_settings = self.connectors.known(connector)
         if connector_settings is not None and connector_settings.close_queries:
             for statement_id in await self.statements.close_results_of_sessions(user_id, connector, session_id):

@@ -26,7 +26,10 @@ class StatementState(StrEnum):
     is_terminal: bool
     """Whether no further work will be done."""
     wire_status: str
-    """`query_status.status`. Maps `success` to `available` and `timed_out` to `failed`, which end client loops."""
+    """The value of `query_status.status`. `success` is sent as `available`, and `timed_out` as `failed`.
+
+    Clients stop polling on these two values.
+    """
 
     def __init__(self, value: str) -> None:
         self.is_terminal = value not in {"waiting", "running"}
@@ -73,7 +76,7 @@ class LimitSource(StrEnum):
 class Truncation:
     reason: TruncationReason
     limit_source: LimitSource | None = None
-    """None if unknown, which applies to statements recorded by an earlier version."""
+    """None if unknown, as for statements recorded by an earlier version."""
 
     @property
     def limit_name(self) -> str:

@@ -97,7 +97,7 @@ def _is_visible(user: User, status: StatementStatus, *, by_admin: bool) -> bool:
 
 
 def parse_operation_id(text: str) -> UUID:
-    """Parse a UUID in its usual form. Raises OperationNotFound."""
+    """Parse a UUID in its canonical form. Raises OperationNotFound."""
     if not _UUID.fullmatch(text):
         # UUID() would also accept braces, `urn:uuid:`, and hyphens in any position.
         raise OperationNotFound(text[:_MAX_SHOWN_ID_CHARACTERS])
@@ -116,7 +116,7 @@ async def with_queue_position(records: StatementRecords, statement: Waiting) -> 
 
 @dataclass(frozen=True, slots=True)
 class StatementProgress:
-    """A statement's status, and the log lines since the previous progress."""
+    """A statement's status, and the log lines since the previous progress report."""
 
     status: StatementStatus
     log: LogPage

@@ -57,7 +57,7 @@ _MAX_SETTINGS_CHARACTERS = 16 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """The request of execute. `previous` comes from a handle in the notebook form (Contract editor 5.4)."""
+    """An execute request. `previous` comes from a handle in the notebook form (Contract editor 5.4)."""
 
     connector: str | None = None
     script: str | None = None
@@ -160,7 +160,7 @@ class StatementRecorder:
     leases: StatementLeases
     dispatcher: StatementDispatcher
     ends_are_mailed: bool = False
-    """Whether owners get mail about long-running statements (Contract platform 10.5)."""
+    """Whether owners receive email about long-running statements (Contract platform 10.5)."""
 
     def notification(self, url: str | None) -> Mapping[str, Any] | None:
         """Return the `notify` value of a new statement, which `tasks/deliveries.py` uses when the statement ends."""
@@ -267,7 +267,7 @@ class Submissions:
     async def _check_replay(
         self, recorded: model.RecordedStatement, parameters: Parameters | None
     ) -> model.RecordedStatement:
-        """Compare the parameter values of a replay, because no digest of them is stored (ADR 61).
+        """Compare the parameter values of a replay with the recorded values. No digest of them is stored (ADR 61).
 
         Raises idempotency_conflict.
         """

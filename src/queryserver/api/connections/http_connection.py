@@ -310,7 +310,7 @@ class HttpConnection(UvicornHttp):
         self._guard.unread.forget(self._output)
         if self._admission is not None:
             self._admission.leave()
-        # If it received the error, uvicorn would not cancel its idle timer, which keeps this object alive.
+        # If uvicorn received the error, it would not cancel its idle timer, which keeps this object alive.
         super().connection_lost(None)
 
     def data_received(self, data: bytes) -> None:

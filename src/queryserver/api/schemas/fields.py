@@ -249,7 +249,7 @@ def must(rule: str) -> PydanticCustomError:
 
 
 class WireModel(BaseModel):
-    """A response model. A field whose name is reserved in Python or pydantic has the suffix `_`; the key has not."""
+    """A response model. A field has the suffix `_` if its key is a reserved name in Python or pydantic."""
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True, defer_build=True)
 

@@ -28,7 +28,7 @@ async def find_users(
     users: UsersDep,
     threads: ThreadsDep,
 ) -> Response:
-    """List users, optionally filtered by name, groups and state: all of them or one page. Contract platform 6.1."""
+    """List all users or one page of them, optionally filtered by name, groups and state. Contract platform 6.1."""
     count, page = await users.matching(
         username=request.username or None,
         groups=request.groups,
@@ -72,7 +72,10 @@ async def autocomplete_users(
 
 @router.get("/preferences", response_model=wire.PreferencesResponse)
 async def get_preferences(user: AnyUser, _: NoFields) -> Response:
-    """Return the caller's preferences, which are the defaults of omitted fields. Contract platform 6.4."""
+    """Return the caller's preferences, which apply to calls that omit the corresponding fields.
+
+    Contract platform 6.4.
+    """
     return _preferences(user.preferences)
 
 

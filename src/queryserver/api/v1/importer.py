@@ -372,7 +372,10 @@ async def create_table(
     request: Annotated[requests.CreateTableRequest, _fields(requests.CreateTableRequest)],
     tables: TableCreationsDep,
 ) -> Response:
-    """Start an import. The response is sent once it is recorded; check_status reports its end. Contract importer 13."""
+    """Start an import. The response is sent once the import is recorded, and check_status reports its end.
+
+    Contract importer 13.
+    """
     key = requests.idempotency_key(http.headers.get("idempotency-key"))
     created = await tables.create(user, _table(request, key))
     status = created.recorded.record.status

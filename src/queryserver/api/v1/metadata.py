@@ -152,7 +152,7 @@ def _merged(spans: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
 
 
 def _description_of(record: Record, terms: Sequence[Term]) -> str:
-    """Return, highlighted, the matched tags, or else an excerpt of the description, or else of the text.
+    """Return the matched tags, or else an excerpt of the description or of the text, with the matches highlighted.
 
     The excerpt has at most 200 characters before highlighting.
     """

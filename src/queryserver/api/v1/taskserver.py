@@ -1,5 +1,4 @@
-"""Calls for the task server, its tasks and schedules, and the test email, for administrators (Contract platform 10.6 to
-10.8)."""
+"""Calls for the task server, its tasks and schedules, and the test email (Contract platform 10.6 to 10.8)."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -86,7 +85,7 @@ async def cancel_task(
     _: NoFields,
     tasks: EnabledTasksDep,
 ) -> Response:
-    """Cancel a task. A running task ends shortly afterward; the call has no effect on a task that has ended."""
+    """Cancel a task. A running task ends shortly afterward. The call has no effect on a task that has ended."""
     return _task_response(await tasks.cancel(user, id))
 
 
@@ -176,7 +175,7 @@ async def new_schedule(
 async def update_schedule(
     user: Admin, request: Annotated[requests.ScheduleRequest, fields(requests.ScheduleRequest)], schedules: SchedulesDep
 ) -> Response:
-    """Change a schedule; the change takes effect within a second.
+    """Change a schedule. The change takes effect within a second.
 
     Omitted members stay unchanged, and null removes a member.
     """

@@ -127,7 +127,7 @@ class Snippet(Fields):
 
 
 class NotebookSession(Fields):
-    """A session of the notebook for a dialect."""
+    """A notebook session for one dialect."""
 
     type: Text | None = None
     id: Annotated[int, Integer()] | None = None

@@ -160,7 +160,7 @@ class PathRequest(StorageFields):
 
 
 class OptionalPathRequest(StorageFields):
-    """A call with an optional path."""
+    """A call whose only field is an optional path."""
 
     path: Text | None = None
 
@@ -210,7 +210,10 @@ class ChownRequest(PathsRequest):
     recursive: Flag = False
 
     def chosen(self) -> tuple[str | None, str | None]:
-        """Return the owner and group to set; None for one that stays unchanged. Raises MissingParameter (neither)."""
+        """Return the owner and the group to set. A value of None stays unchanged.
+
+        Raises MissingParameter if neither is to be set.
+        """
         owner = self.user_other if self.user == _OTHER else self.user
         group = self.group_other if self.group == _OTHER else self.group
         if not owner and not group:
@@ -219,7 +222,7 @@ class ChownRequest(PathsRequest):
 
 
 class PermissionFlags(Fields):
-    """Permissions as flags; absent ones are false."""
+    """Permissions as flags. Absent flags are false."""
 
     user_read: Flag = False
     user_write: Flag = False

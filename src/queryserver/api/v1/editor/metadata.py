@@ -124,7 +124,7 @@ SamplingDep = Annotated[_Sampling, Depends(_sampling)]
 async def autocomplete_databases(
     user: QueryUser, request: _AutocompleteRequest, browser: CatalogBrowserDep
 ) -> Response:
-    """List the databases that the caller may see, or the functions of a connector.
+    """List the databases that the caller may see. If `operation` is `functions`, list the connector's functions.
 
     Spec §4, Contract editor 10.1, 10.2.
     """
@@ -251,7 +251,7 @@ def _name_filter(request: AutocompleteRequest) -> NameFilter:
 
 
 def _tables_json(found: NamePage[TableList]) -> bytes:
-    """Encode DatabaseMetadata as JSON without models, which would be slow for 50,000 tables."""
+    """Encode DatabaseMetadata as JSON. Bypasses the models, which would be slow for 50,000 tables."""
     listed = zip(found.items.names, found.items.kinds, found.items.comments, strict=True)
     tables = [
         {"name": name, "type": TABLE_TYPES.get(kind, "Table"), "comment": comment} for name, kind, comment in listed
@@ -312,9 +312,9 @@ def _description_source(user: User, request: DescribeRequest) -> LookupSource:
 async def sample_table(
     database: str, table: str, user: QueryUser, request: _SampleRequest, sampling: SamplingDep
 ) -> Response:
-    """Return at most 100 rows, directly or (`async`) as an operation; or test the connection (`operation` hello).
+    """Return at most 100 rows. If `operation` is `hello`, test the connection instead.
 
-    Spec §4, Contract editor 10.3.
+    If `async` is set, start an operation and return its handle. Spec §4, Contract editor 10.3.
     """
     return await sampling.sample(user, request, _ColumnPath(database, table))
 
@@ -327,9 +327,9 @@ async def sample_table(
 async def sample_column(
     database: str, table: str, column: str, user: QueryUser, request: _SampleRequest, sampling: SamplingDep
 ) -> Response:
-    """Return at most 100 rows, directly or (`async`) as an operation; or test the connection (`operation` hello).
+    """Return at most 100 rows. If `operation` is `hello`, test the connection instead.
 
-    Spec §4, Contract editor 10.3.
+    If `async` is set, start an operation and return its handle. Spec §4, Contract editor 10.3.
     """
     return await sampling.sample(user, request, _ColumnPath(database, table, column))
 
@@ -345,9 +345,9 @@ async def sample_nested(
     request: _SampleRequest,
     sampling: SamplingDep,
 ) -> Response:
-    """Return at most 100 rows, directly or (`async`) as an operation; or test the connection (`operation` hello).
+    """Return at most 100 rows. If `operation` is `hello`, test the connection instead.
 
-    Spec §4, Contract editor 10.3.
+    If `async` is set, start an operation and return its handle. Spec §4, Contract editor 10.3.
     """
     return await sampling.sample(user, request, column)
 
@@ -479,7 +479,7 @@ async def analyze_table(
     connectors: ConnectorsDep,
     analyses: AnalysesDep,
 ) -> Response:
-    """Start the engine's statement that computes statistics, as an operation. Spec §4, Contract editor 10.5."""
+    """Start an operation that computes the statistics of a table on the engine. Spec §4, Contract editor 10.5."""
     _require_connector_name(dialect, user, connectors)
     return _analyze_response(await analyses.start(user, dialect, database, table, None))
 
@@ -497,7 +497,7 @@ async def analyze_column(
     connectors: ConnectorsDep,
     analyses: AnalysesDep,
 ) -> Response:
-    """Start the engine's statement that computes statistics, as an operation. Spec §4, Contract editor 10.5."""
+    """Start an operation that computes the statistics of a column on the engine. Spec §4, Contract editor 10.5."""
     _require_connector_name(dialect, user, connectors)
     return _analyze_response(await analyses.start(user, dialect, column.database, column.table, column.column))
 

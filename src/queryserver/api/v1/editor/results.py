@@ -54,7 +54,7 @@ from queryserver.statements.status import parse_operation_id
 
 @dataclass(frozen=True, slots=True)
 class ResultSender:
-    """What is needed to send result files to one caller. `threads` encodes the files."""
+    """The services for sending result files to one caller. `threads` encodes the files."""
 
     user: User
     downloads: Downloads
@@ -191,8 +191,7 @@ async def fetch_result_data(
 def _cut_off(record: StatementRecord) -> Response:
     """Return the response to a request for rows after the end of a truncated result.
 
-    It is a failure, so that clients that read all pages do not take the rows for the whole result.
-
+    The response is a failure, so that clients that read all pages do not mistake the rows for the complete result.
     Contract editor 6.1.
     """
     body, rows = failure_body(record.status, FailureDetails(record.handle, None, None)), record.status.rows
@@ -212,7 +211,7 @@ async def fetch_result_metadata(
     reader: StatementReaderDep,
     results: ResultReaderDep,
 ) -> Response:
-    """Return the names and types of the columns of a result. Contract editor 6.2."""
+    """Return the column names and types of a result. Contract editor 6.2."""
     operation_id = await requested_operation_id(reader.access, user, request)
     status, columns, _ = await results.overview(user, operation_id, request.statement_id)
     if status.outcome is not None:

@@ -291,7 +291,10 @@ async def cancel_statement(
     access: StatementAccessDep,
     control: StatementControlDep,
 ) -> Response:
-    """Cancel a statement on the engine. Waits up to `editor.cancel_wait_s` for confirmation. Contract editor 7.2."""
+    """Cancel a statement on the engine, and wait up to `editor.cancel_wait_s` seconds for confirmation.
+
+    Contract editor 7.2.
+    """
     operation_id = await requested_operation_id(access, user, request)
     status = await control.cancel(user, operation_id)
     return json_response(
@@ -307,9 +310,9 @@ async def close_statement(
     access: StatementAccessDep,
     control: StatementControlDep,
 ) -> Response:
-    """Delete the result of a statement, or cancel the statement if it has not ended. Log and history entry are kept.
+    """Delete the result of a statement. If the statement has not ended, cancel it first.
 
-    Contract editor 7.3.
+    The log and the history entry are kept. Contract editor 7.3.
     """
     operation_id = await requested_operation_id(access, user, request)
     before = await control.close(user, operation_id)
@@ -465,7 +468,7 @@ async def close_session(
     request: Annotated[requests.CloseSessionRequest, editor_fields(requests.CloseSessionRequest)],
     sessions: SessionsDep,
 ) -> Response:
-    """Close a session, or all sessions of the caller on a connector. Contract editor 9.2."""
+    """Close a session, or all of the caller's sessions on a connector. Contract editor 9.2."""
     if request.session.id is None:
         closed = await sessions.close_all(user, request.session.type)
     else:

@@ -1,5 +1,7 @@
-"""Calls that change entries: create, save, permissions, rename, move, copy, delete, trash; and the status of calls that
-responded with 202 (Contract storage 6 to 8)."""
+"""Calls that create, change, move, copy and delete entries, and calls for the trash (Contract storage 6 to 8).
+
+Also reports the status of calls that responded with 202.
+"""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -87,7 +89,7 @@ class FinalResponse:
 
 @dataclass(frozen=True, slots=True)
 class LongCall:
-    """A call that responds with 202 if its work has not ended after `wait_s`; if None, it waits for the end.
+    """A call that responds with 202 if its work has not ended after `wait_s`. If `wait_s` is None, the call waits.
 
     The 202 response contains `path`. `kind` is a name such as `storage.move`.
     """

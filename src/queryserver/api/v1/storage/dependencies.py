@@ -1,5 +1,8 @@
-"""FastAPI dependencies of storage handlers (the acting user, the fields in query and body, the path after `=`), and the
-format of store entries in responses: modes, sizes, times, links (Contract storage 2, 4)."""
+"""Provides the FastAPI dependencies of storage handlers, and formats store entries in responses.
+
+The dependencies are the acting user, the fields in query and body, and the path after `=`. Entries have formatted
+modes, sizes, times and links (Contract storage 2, 4).
+"""
 
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence

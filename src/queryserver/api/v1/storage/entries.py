@@ -426,13 +426,13 @@ def _path(stores: Stores, text: str) -> StoragePath:
 async def content_summary_of_path(
     caller: FilesReader, _: _ReadParameters, path: PathText, stores: StoresDep
 ) -> Response:
-    """Return the counts and sizes of a tree. Spec §4, Contract storage 5.6."""
+    """Return the number of files and directories in a tree, and their total size. Spec §4, Contract storage 5.6."""
     return await _summary(_location(stores, caller, path))
 
 
 @router.get("/content_summary", response_model=wire.ContentSummaryResponse, responses=failures(403, 404, 413, 501, 502))
 async def content_summary(caller: FilesReader, request: _PathParameters, stores: StoresDep) -> Response:
-    """Return the counts and sizes of a tree. Spec §4, Contract storage 5.6."""
+    """Return the number of files and directories in a tree, and their total size. Spec §4, Contract storage 5.6."""
     return await _summary(_location(stores, caller, repaired_path(request.path or "")))
 
 
@@ -498,7 +498,7 @@ async def download_path(
     stores: StoresDep,
     sender: FileSenderDep,
 ) -> Response:
-    """Stream the bytes of a file, or a part of them with `Range`. Spec §4, Contract storage 5.5."""
+    """Stream a file, or the part of it that `Range` requests. Spec §4, Contract storage 5.5."""
     return await sender.send(caller, _path(stores, path), request.disposition)
 
 
@@ -509,7 +509,7 @@ async def download_file(
     stores: StoresDep,
     sender: FileSenderDep,
 ) -> Response:
-    """Stream the bytes of a file, or a part of them with `Range`. Spec §4, Contract storage 5.5."""
+    """Stream a file, or the part of it that `Range` requests. Spec §4, Contract storage 5.5."""
     return await sender.send(caller, _path(stores, repaired_path(request.path or "")), request.disposition)
 
 

@@ -58,7 +58,7 @@ class _Admission:
     def admitted(self, caller: Caller, body_bytes: int | None = None) -> Generator[StreamSlot]:
         """Admit an upload, and hold a stream slot until the block ends.
 
-        Raises UploadDisabled, FileTooLarge, TooManyStreams.
+        Raises upload_disabled, file_too_large, TooManyStreams.
         """
         self.rules.admit(body_bytes=body_bytes)
         with self.metrics.uploads.track_inprogress(), self.streams.slot(caller.user) as slot:
@@ -154,7 +154,10 @@ async def upload_part(
 
 @router.get("/upload/chunks", response_model=wire.UploadStateResponse, responses=failures(403, 404))
 async def get_upload(caller: FilesWriter, request: _UploadState, uploads: PartUploadsDep) -> Response:
-    """Return which parts have arrived; the same on every server and after restarts. Contract storage 9.2."""
+    """Return which parts of an upload have arrived. Every server returns the same state, even after a restart.
+
+    Contract storage 9.2.
+    """
     upload = await uploads.state(caller, request.qquuid)
     return json_response(
         wire.UploadStateResponse(
