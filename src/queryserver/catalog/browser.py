@@ -50,7 +50,7 @@ _THREAD_ABOVE_COLUMNS = 40
 
 @dataclass(frozen=True, slots=True)
 class NameFilter:
-    """Selects one page of the names that start with `prefix`, ignoring case."""
+    """A request for one page of the names that start with `prefix`, ignoring case."""
 
     prefix: str = ""
     page: int = 1
@@ -59,7 +59,7 @@ class NameFilter:
 
 @dataclass(frozen=True, slots=True)
 class NamePage(Generic[T]):
-    """One page of a list of named objects. `truncated` is set if the list continues after this page."""
+    """One page of a list of named objects. `truncated` is True if the list continues after this page."""
 
     items: T
     truncated: bool
@@ -113,7 +113,10 @@ class CatalogBrowser:
     async def functions(
         self, source: LookupSource, database: str | None, name_filter: NameFilter
     ) -> NamePage[list[FunctionDescription]]:
-        """List the functions of a database. None lists the built-in and default ones. Raises database_not_found."""
+        """List the functions of a database; for None, the built-in functions and those visible by default.
+
+        The list is empty if the engine's catalog cannot list functions. Raises database_not_found.
+        """
         if not self._lookups.lists_functions(self._connector(source)):
             if database is not None:
                 await self.database(source, database)
@@ -122,7 +125,10 @@ class CatalogBrowser:
         return self._page(found, [one.name for one in found], name_filter)
 
     async def function(self, source: LookupSource, name: str) -> FunctionDescription | None:
-        """Describe a function. None if the catalog does not list functions. Raises function_not_found."""
+        """Describe a function, or return None if the engine's catalog cannot list functions.
+
+        Raises function_not_found.
+        """
         if not self._lookups.lists_functions(self._connector(source)):
             return None
         found = await self._lookup(source, queries.function(name))
@@ -146,7 +152,7 @@ class CatalogBrowser:
 
 
 class Analyses:
-    """Starts statements that make the engine compute statistics, as operations outside the history."""
+    """Starts operations that make the engine compute statistics. They do not appear in the history."""
 
     def __init__(self, lookups: Lookups, connectors: Connectors, submissions: Submissions) -> None:
         lookups.forwarding.register(_STATEMENT, self._statement)
@@ -171,7 +177,10 @@ class Analyses:
         )
 
     async def _statement(self, user: User, source: Connector, arguments: Sequence[Any]) -> bytes:
-        """Build the statement. Reads the table from the engine, because a cached table may have been dropped."""
+        """Build the statement that computes statistics.
+
+        Reads the table from the engine instead of the cache, because a cached table may have been dropped.
+        """
         database, table, column = arguments
         async with self._lookups.catalog(user, source) as catalog:
             described = await catalog.table(database, table)
@@ -229,7 +238,9 @@ class Samples:
     async def start(
         self, user: User, connector: str | None, target: SampleTarget | None, *, timeout_s: int | None
     ) -> RecordedStatement | None:
-        """Start the sample as an operation outside the history. Return None for a view if views are not sampled.
+        """Start sampling as an operation that does not appear in the history.
+
+        Return None for a view if the connector does not sample views.
 
         Raises too_many_statements, quota_exceeded.
         """
@@ -256,7 +267,7 @@ class Samples:
         return TableSample([Column(name, ResultType(kind), *more) for name, kind, *more in columns], rows, message)
 
     async def _rows_here(self, user: User, source: Connector, arguments: Sequence[Any]) -> bytes:
-        """Return a line of JSON that describes the rows, followed by the rows."""
+        """Return a line of JSON with the columns and the message, followed by the rows as JSON."""
         target, *form_flags = arguments
         form = CellForm(*form_flags)
         statement = HELLO if target is None else (await self._statement_here(user, source, target)).decode()
@@ -265,7 +276,7 @@ class Samples:
         return orjson.dumps([columns, sample.message]) + b"\n" + sample.rows_json
 
     async def _statement_here(self, user: User, source: Connector, arguments: Sequence[Any]) -> bytes:
-        """Return the statement that samples the table. Empty for a view if views are not sampled."""
+        """Return the statement that samples the table; empty for a view if the connector does not sample views."""
         database, name, column, nested, kind = arguments
         async with self.lookups.catalog(user, source) as catalog:
             table = await catalog.table(database, name)

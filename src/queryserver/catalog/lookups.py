@@ -1,7 +1,7 @@
-"""Runs catalog and sample queries: from the cache, or on the engine within limits (Contract editor 10).
+"""Answers catalog and sample queries from the cache, or on the engine within limits (Contract editor 10).
 
-Concurrent identical lookups share one query. If another process holds the data, lookups are forwarded to it. The cache
-is compressed, per user and connector, in the service database.
+Concurrent identical lookups share one query. If another process holds the data, lookups are forwarded to that process.
+The service database stores the cache per user and connector, in compressed form.
 """
 
 import asyncio
@@ -110,14 +110,17 @@ class MetadataCacheRecords:
         self._database = database
 
     async def find(self, key: CacheKey, *, max_age: timedelta) -> CacheEntry:
-        """Find a value that is younger than `max_age` and newer than the user's last object change."""
+        """Return the entry for a key.
+
+        Its value is None unless a stored value is younger than `max_age` and newer than the user's last object change.
+        """
         row = await self._database.row(_FIND, key.user_id, key.connector, key.digest, max_age)
         if row is None:
             raise AssertionError("an aggregate always has a row")
         return CacheEntry(key, row["value"], row["looked_at"], row["changed_at"])
 
     async def put(self, key: CacheKey, value: bytes, *, looked_at: datetime, max_bytes: int) -> bool:
-        """Store a query result. Return False if it is not stored.
+        """Store a query result, and return whether it was stored.
 
         It is not stored if the user's cached values would exceed `max_bytes`, or if a newer result is already stored.
         """
@@ -128,7 +131,7 @@ class MetadataCacheRecords:
         return is_stored is True
 
     async def objects_changed(self, user_id: int, connector: str) -> None:
-        """Delete the user's values for a connector, and invalidate the results of running lookups."""
+        """Delete the user's cached values for a connector, and invalidate the results of lookups in progress."""
         await self._database.execute(_CHANGED, user_id, connector)
 
     async def sweep(self, *, older_than: timedelta) -> int:
@@ -142,7 +145,7 @@ class MetadataCacheRecords:
 
 
 class MetadataCache:
-    """Reads and writes cached results. Failing to store a result raises nothing; the result is then not cached."""
+    """Reads and writes cached results. If a result cannot be stored, it is not cached, and no error is raised."""
 
     def __init__(self, records: MetadataCacheRecords, threads: Executor, *, max_age: timedelta) -> None:
         self._records = records
@@ -151,11 +154,14 @@ class MetadataCache:
         self._period_s = max(max_age.total_seconds(), _MIN_SWEEP_S)
 
     def running(self) -> AbstractAsyncContextManager[None]:
-        """Delete old values periodically while the context is open."""
+        """Delete expired values periodically while the context is open."""
         return background(every(self._period_s, self._sweep), name="metadata-sweep")
 
     async def find(self, user: User, connector: Connector, login: str, query: CatalogQuery[Any]) -> CacheEntry:
-        """Find a cached result. `login` is the user's name in a data source that requires personal credentials."""
+        """Return the cache entry for a query.
+
+        `login` is the user's name in a data source that requires personal credentials; otherwise empty.
+        """
         # The version is included, because another version of a connector may refer to another data source.
         digested = orjson.dumps([query.kind, query.names, login, connector.version])
         key = CacheKey(user.id, connector.key, hashlib.sha256(digested).digest())
@@ -226,10 +232,8 @@ class Lookups:
     async def run(self, user: User, connector: Connector, query: CatalogQuery[T], *, refresh: bool = False) -> T:
         """Return the result of a catalog query for this user, from the cache if possible.
 
-        Concurrent identical queries share one lookup.
-
-        Raises NotSupported, CredentialsRequired, EngineUnavailable, EngineTimeout, EngineForbidden, StatementRejected,
-        and the errors of the query.
+        Concurrent identical queries share one lookup. Raises NotSupported, CredentialsRequired, EngineUnavailable,
+        EngineTimeout, EngineForbidden, StatementRejected, and the errors of the query.
         """
         _as_catalog(self.connectors.engine(connector), connector)
         login = await self._login(user, connector)
@@ -293,11 +297,11 @@ class Lookups:
         budget: timedelta,
         owner: str | None = None,
     ) -> bytes:
-        """Run a registered lookup in the process `owner`. If that is None, run it in the process that holds the data.
+        """Run a registered lookup in the process `owner` or, if this is None, in the process that holds the data.
 
         Raises the errors of the lookup, and EngineTimeout.
         """
-        # The token is not forwarded, because a process that uses its own session needs none.
+        # The token is checked here but not forwarded, because a process that uses its own session needs no token.
         self.credentials.require_token(user, connector)
 
         async def work() -> bytes:
@@ -326,7 +330,7 @@ class Lookups:
             try:
                 return await self._query_engine(user, connector, query)
             except errors.EngineError as error:
-                # Another statement ended the database process. Retry once, in a new process.
+                # Another statement ended the database process. Retry once in a new process.
                 if error.code != engine_process_lost.code and not isinstance(error.__cause__, errors.SessionLost):
                     raise
             return await self._query_engine(user, connector, query)
@@ -346,7 +350,7 @@ class Lookups:
         return query.encode(await self._query_engine(user, connector, query))
 
     async def _holder(self, connector: Connector) -> str:
-        """Return the process that can access the data: this process, unless another one holds it."""
+        """Return the process that can access the data: this process, unless another process holds the data."""
         data = self.connectors.data_of(connector)
         if data is not None and not await self.can_run(connector):
             return await self.forwarding.holder(data)
@@ -375,7 +379,7 @@ class Lookups:
                 raise
 
     async def _login(self, user: User, connector: Connector) -> str:
-        """Return the caller's name in the data source. Empty if the connector has a shared login.
+        """Return the caller's name in the data source; empty if the connector has a shared login.
 
         Raises CredentialsRequired, EngineJwtRequired.
         """

@@ -59,7 +59,7 @@ class PlanRequest:
 
 @dataclass(slots=True, eq=False)
 class Plans:
-    """Gets plans from engines. Records nothing."""
+    """Fetches plans from engines, without creating operations."""
 
     lookups: Lookups
     connectors: Connectors
@@ -108,9 +108,9 @@ class Plans:
         return StatementPlan(statement, refusal=PlanRefusal(code, message, after_prefix(position, before)))
 
     async def _session_owner(self, user: User, session_id: int, connector: Connector) -> str | None:
-        """Return the process that holds a named session. None if the session is lost.
+        """Return the process that holds a named session, or None if the session is lost.
 
-        Raises session_not_found for another user's session.
+        Raises session_not_found unless this is the user's own named session on the connector.
         """
         found = await self.sessions.read(session_id)
         if found is None and await self.sessions.find_named(session_id) == (user.id, connector.key):

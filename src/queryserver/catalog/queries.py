@@ -1,4 +1,4 @@
-"""The queries of catalogs, and the JSON encoding of their results."""
+"""Catalog queries, and the JSON encoding of their results."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -22,11 +22,14 @@ _THREAD_ABOVE_NAMES = 1000
 
 @dataclass(frozen=True, slots=True)
 class TableList:
-    """The tables of a database, in natural order. Columnar, so 30,000 tables are decoded in a few milliseconds."""
+    """The tables of a database, in natural order.
+
+    They are stored by column, so that 30,000 tables can be decoded in a few milliseconds.
+    """
 
     names: Sequence[str]
     kinds: Sequence[str]
-    """The kinds of the tables, as `TableKind` values."""
+    """Values of `TableKind`."""
     comments: Sequence[str]
 
 
@@ -47,7 +50,7 @@ _FUNCTION: TypeAdapter[protocol.FunctionDescription | None] = TypeAdapter(protoc
 
 @dataclass(frozen=True, slots=True)
 class CatalogQuery(Generic[T]):
-    """A catalog query. Another process can recreate it from `kind` and `names`."""
+    """A catalog query. Another process can recreate the query from `kind` and `names`."""
 
     kind: str
     names: tuple[str | None, ...]
@@ -55,12 +58,12 @@ class CatalogQuery(Generic[T]):
     decode: Callable[[bytes], T]
 
     def encode(self, result: T) -> bytes:
-        """Encode a result as JSON. The inverse is `decode`."""
+        """Encode a result as JSON, from which `decode` restores it."""
         return orjson.dumps(result, default=_as_dict)
 
 
 def databases() -> CatalogQuery[list[str]]:
-    """Query all databases, in natural order."""
+    """Build the query for all databases, in natural order."""
 
     async def run(catalog: protocol.Catalog) -> list[str]:
         return await in_natural_order(await catalog.databases(), str)
@@ -73,7 +76,7 @@ def database(name: str) -> CatalogQuery[protocol.DatabaseDescription]:
 
 
 def tables(of: str) -> CatalogQuery[TableList]:
-    """Query tables and views, in natural order. `run` raises database_not_found."""
+    """Build the query for a database's tables and views, in natural order. `run` raises database_not_found."""
 
     async def run(catalog: protocol.Catalog) -> TableList:
         found = await in_natural_order(await catalog.tables(of), lambda one: one.name)
@@ -87,7 +90,10 @@ def table(of: str, name: str) -> CatalogQuery[protocol.TableDescription]:
 
 
 def column(of: str, in_table: str, name: str) -> CatalogQuery[DescribedColumn]:
-    """Query a column and its statistics. `run` raises database_not_found, TableNotFound, column_not_found."""
+    """Build the query for a column and its statistics.
+
+    `run` raises database_not_found, TableNotFound, column_not_found.
+    """
 
     async def run(catalog: protocol.Catalog) -> DescribedColumn:
         described = await catalog.table(of, in_table)
@@ -99,7 +105,7 @@ def column(of: str, in_table: str, name: str) -> CatalogQuery[DescribedColumn]:
 
 
 def functions(of: str | None) -> CatalogQuery[list[protocol.FunctionDescription]]:
-    """Query functions, in natural order. `run` raises database_not_found."""
+    """Build the query for functions, in natural order. `run` raises database_not_found."""
 
     async def run(catalog: protocol.Catalog) -> list[protocol.FunctionDescription]:
         return await in_natural_order(await catalog.functions(of), lambda one: one.name)
@@ -108,7 +114,8 @@ def functions(of: str | None) -> CatalogQuery[list[protocol.FunctionDescription]
 
 
 def function(name: str) -> CatalogQuery[protocol.FunctionDescription | None]:
-    """Query one function by its name or by `database.name`. The result is None if the function is unknown."""
+    """Build the query for one function, by its name or by `database.name`. The result is None for an unknown function.
+    """
 
     async def run(catalog: protocol.Catalog) -> protocol.FunctionDescription | None:
         found = await catalog.function(None, name)
@@ -121,7 +128,7 @@ def function(name: str) -> CatalogQuery[protocol.FunctionDescription | None]:
 QUERIES_BY_KIND: Mapping[str, Callable[..., CatalogQuery[Any]]] = MappingProxyType(
     {query.__name__: query for query in (databases, database, tables, table, column, functions, function)}
 )
-"""The functions that recreate a query: `QUERIES_BY_KIND[kind](*names)`."""
+"""Maps each kind of query to the function that recreates the query: `QUERIES_BY_KIND[kind](*names)`."""
 
 
 def column_of(described: protocol.TableDescription, name: str) -> protocol.TableColumn:
@@ -140,7 +147,10 @@ def nested_type(column: protocol.TableColumn, path: Sequence[str]) -> SqlType:
 
 
 async def in_natural_order(found: Iterable[Named], name_of: Callable[[Named], str]) -> list[Named]:
-    """Sort in natural order. Long lists are sorted in a thread, because 30,000 names take 100 ms."""
+    """Sort objects by name in natural order.
+
+    Long lists are sorted in a thread, because sorting 30,000 names takes 100 ms.
+    """
 
     def sort() -> list[Named]:
         return sorted(found, key=lambda one: natural_key(name_of(one)))

@@ -1,4 +1,4 @@
-"""Interfaces of blocking drivers, and sessions that run their calls in a bounded number of threads."""
+"""Interfaces for blocking drivers, and sessions that run driver calls in a limited number of threads."""
 
 import asyncio
 import os
@@ -24,10 +24,11 @@ from queryserver.sql.markers import BoundStatement
 ResultT = TypeVar("ResultT")
 
 NO_USER = 0
-"""User id for the server's own work."""
+"""The user ID for driver calls that the server makes on its own behalf, such as pings."""
 
 STATEMENT_THREADS = 24
-"""Threads per connector: a process runs up to 16 statements and 8 metadata queries at a time on one connector."""
+"""Number of threads per connector. A process runs at most 16 statements and 8 metadata queries on a connector at once.
+"""
 
 STOP_S = 5.0
 """How long a running driver call may take to stop before the session is abandoned."""
@@ -36,12 +37,12 @@ _CONTROL_THREADS = 2
 _MIN_SHARE = 2
 """Minimum value of the per-user thread limit."""
 _NICENESS = 10
-"""Niceness of threads and processes that run statements outside Python, so that the event loop has priority."""
+"""Niceness of threads and processes that run statements in native code, so that the event loop has priority."""
 _INTERRUPT_INTERVAL_S = 0.05
 
 
 def lower_priority(number: int | None = None, *, niceness: int = _NICENESS) -> None:
-    """Lower the priority of a thread or process, by default the calling thread and the threads it starts.
+    """Lower the priority of a thread or process. The default is the calling thread and any threads that it starts.
 
     `number` is the operating system's thread or process ID. Does nothing if the system has no thread priorities or
     denies the change.
@@ -52,11 +53,12 @@ def lower_priority(number: int | None = None, *, niceness: int = _NICENESS) -> N
 
 
 class DriverThreads:
-    """One engine's threads: `max_statements` for statements, and a few more so that opening and closing never wait.
+    """One engine's threads: `max_statements` for statements, and a few for short control calls.
 
-    One user's statements occupy at most half of the threads, and a free thread goes to the waiting user with the fewest
-    threads. A thread counts against its user until the driver call returns, even if the session has ended. The owner
-    closes this object when no more calls run.
+    Control calls, such as opening and closing connections, therefore never wait for statements. One user's statements
+    occupy at most half of the statement threads, and a free thread goes to the waiting user with the fewest threads. A
+    thread counts against its user until the driver call returns, even if the session has ended. The owner must call
+    `close`.
     """
 
     def __init__(self, name: str, *, max_statements: int) -> None:
@@ -72,8 +74,9 @@ class DriverThreads:
         self._closed = False
 
     def start(self, call: Callable[[], ResultT], *, user_id: int) -> Future[ResultT]:
-        """Run part of a user's statement as soon as a thread is free for that user. Raises EngineUnavailable after
-        `close`.
+        """Run a call of a user's statement once a thread is free for that user, and return the call's future.
+
+        Raises EngineUnavailable after `close`.
         """
         self._check_open()
         outcome, loop = Future[ResultT](), asyncio.get_running_loop()
@@ -83,7 +86,7 @@ class DriverThreads:
             self._slots.release(user_id)
 
         def ended(running: Future[ResultT]) -> None:  # runs in the call's thread
-            with suppress(RuntimeError):  # the loop is closed, so no task waits for a slot
+            with suppress(RuntimeError):  # the loop is closed, so no task is waiting for a slot
                 loop.call_soon_threadsafe(give_back)
             if running.cancelled():
                 outcome.set_exception(EngineUnavailable("The engine is closed."))
@@ -103,7 +106,7 @@ class DriverThreads:
 
         def start_or_cancel(task: asyncio.Task[None]) -> None:
             self._waiting.discard(task)
-            if task.cancelled():  # possibly before its first step
+            if task.cancelled():  # possibly before it started to run
                 outcome.cancel()
 
         waiting = asyncio.create_task(wait_for_slot(), name="statement waits for a thread")
@@ -113,7 +116,10 @@ class DriverThreads:
         return outcome
 
     async def control(self, call: Callable[[], ResultT], *, undo: Callable[[ResultT], object] | None = None) -> ResultT:
-        """Run a short call. If the caller is canceled, the call still completes and `undo` receives its result."""
+        """Run a short call in a control thread and return its result.
+
+        If the caller is canceled, the call still completes, and `undo` receives its result.
+        """
         self._check_open()
         running = self._control.submit(call)
         waiting = asyncio.wrap_future(running)
@@ -130,7 +136,7 @@ class DriverThreads:
             raise
 
     async def close(self) -> None:
-        """Wait for calls in progress, then end the threads. Idempotent."""
+        """Cancel waiting calls, wait for calls in progress, and end the threads. Idempotent."""
         self._closed = True
         for waiting in list(self._waiting):
             waiting.cancel()
@@ -143,9 +149,9 @@ class DriverThreads:
 
 
 async def stop_call(call: Future[ResultT], interrupt: Callable[[], None]) -> None:
-    """Interrupt the driver repeatedly until the call returns, for up to `STOP_S`.
+    """Interrupt the driver repeatedly until the call returns or `STOP_S` has passed.
 
-    Repeated, because an interrupt that arrives just before a call begins has no effect.
+    A single interrupt might have no effect, because it may arrive just before the call begins.
     """
     deadline = asyncio.get_running_loop().time() + STOP_S
     ended = asyncio.wrap_future(call)
@@ -156,7 +162,7 @@ async def stop_call(call: Future[ResultT], interrupt: Callable[[], None]) -> Non
 
 
 def _mark_retrieved(ended: asyncio.Future[ResultT]) -> None:
-    """Mark the exception as retrieved to silence asyncio's warning; the call itself reports it."""
+    """Mark a future's exception as retrieved, so that asyncio logs no warning. The call itself reports the error."""
     if not ended.cancelled():
         ended.exception()
 
@@ -169,8 +175,9 @@ class Interrupted(StatementRejected):
 
 
 class DriverAnswer(Protocol):
-    """The outcome of a statement; serves as a base class. Methods run in a thread, one at a time, and raise
-    EngineError.
+    """The outcome of a statement. Serves as a base class.
+
+    Methods are called in a thread, one at a time, and raise only EngineError.
     """
 
     columns: tuple[Column, ...] | None = None
@@ -179,7 +186,7 @@ class DriverAnswer(Protocol):
     """The number of changed rows; final once all batches have been read."""
 
     def next_batches(self) -> Sequence[pa.RecordBatch]:
-        """Return more rows, at most a few MiB; empty after the last row."""
+        """Return the next rows, at most a few MiB. Returns an empty sequence after the last row."""
         ...
 
     def close(self) -> None:
@@ -188,15 +195,16 @@ class DriverAnswer(Protocol):
 
 
 class DriverConnection(Protocol):
-    """A driver connection; serves as a base class. `run` runs in a thread, one call at a time, and only raises
-    EngineError.
+    """A driver connection. Serves as a base class.
+
+    `run` is called in a thread, one call at a time, and raises only EngineError.
     """
 
     takes_rows: bool = False
     """Whether `run` accepts statements with several parameter rows."""
 
     def run(self, statement: str | BoundStatement) -> DriverAnswer:
-        """Run a statement up to its first rows or its completion."""
+        """Run a statement until its first rows are available or it has completed."""
         ...
 
     def interrupt(self) -> None:
@@ -221,7 +229,7 @@ class DriverConnection(Protocol):
 
 
 class ThreadedOperation:
-    """A session's statement. Its calls run in threads that count against `user_id`."""
+    """A statement of a session. Its driver calls run in threads that count against the user's limit."""
 
     def __init__(
         self, connection: DriverConnection, threads: DriverThreads, statement: str | BoundStatement, *, user_id: int
@@ -263,7 +271,7 @@ class ThreadedOperation:
             state = OperationState.RUNNING if self._has_begun else OperationState.PENDING
             return OperationStatus(state, progress=self._connection.progress() if self._has_begun else None)
         if (answer := self._answer) is None:
-            self.call.result()  # raises an error that is not an EngineError, which is a defect
+            self.call.result()  # raises any error other than EngineError, which is a bug in the driver code
             message = "the statement finished without a result"
             raise AssertionError(message)
         return OperationStatus(
@@ -363,7 +371,7 @@ class ThreadedSession(OperationSession[ThreadedOperation]):
         await self._close_operation()
         self._left = True
         if self._operation is not None and self._operation.is_running:
-            # The driver call did not return, so the connection is closed once it does.
+            # The driver call has not returned yet, so the connection is closed when it does.
             self._operation.call.add_done_callback(lambda _: self._connection.close())
         else:
             await self._threads.control(self._connection.close)
@@ -378,7 +386,7 @@ class ThreadedSession(OperationSession[ThreadedOperation]):
         return not self._lost and self._connection.is_usable
 
     async def _close_operation(self) -> None:
-        """Close the statement. If the driver call does not return in time, mark the session as lost."""
+        """Close the statement. Mark the session as lost if the driver call does not return in time."""
         if self._operation is not None and not self._left:
             await self._operation.close()
             self._lost = self._lost or self._operation.is_running
@@ -397,7 +405,7 @@ OwnerT = TypeVar("OwnerT", bound=ConnectionOwner)
 
 
 class ThreadedSessions:
-    """One engine's open sessions and the threads that serve them. The engine closes this object."""
+    """One engine's open sessions and the threads that serve them. The engine must call `close`."""
 
     def __init__(self, name: str, *, max_statements: int = STATEMENT_THREADS) -> None:
         self.threads = DriverThreads(name, max_statements=max_statements)
@@ -406,7 +414,7 @@ class ThreadedSessions:
     def session(
         self, connect: Callable[[], DriverConnection], *, user_id: int, within_s: float | None = None
     ) -> AbstractAsyncContextManager[ThreadedSession]:
-        """Open a session. See `opened` for the time limit and errors."""
+        """Open a session on a new connection. See `opened` for the time limit and errors."""
         new_session = partial(ThreadedSession, threads=self.threads, user_id=user_id)
         return self.opened(connect, new_session, within_s=within_s)
 
@@ -414,7 +422,9 @@ class ThreadedSessions:
     async def opened(
         self, connect: Callable[[], ConnectionT], use: Callable[[ConnectionT], OwnerT], *, within_s: float | None = None
     ) -> AsyncGenerator[OwnerT]:
-        """Open a connection in a thread and pass it to `use`. Leaving the context ends the returned owner.
+        """Open a connection in a thread, and yield the session or loader that `use` creates on it.
+
+        Leaving the context ends that session or loader.
 
         Raises the errors from `connect`, and EngineUnavailable if connecting takes longer than `within_s`.
         """
@@ -439,9 +449,10 @@ class ThreadedSessions:
 
 
 class TableWriter(ABC):
-    """Creates and fills tables over one connection. Called in a thread, one call at a time. Only raises EngineError.
+    """Creates and fills tables over one connection.
 
-    `interrupt` has an effect only while interrupts are enabled with `allow_interrupt`.
+    Methods are called in a thread, one at a time, and raise only EngineError. `interrupt` has an effect only while
+    `allow_interrupt` permits interrupts.
     """
 
     def __init__(self, connection: DriverConnection) -> None:
@@ -451,12 +462,15 @@ class TableWriter(ABC):
 
     @abstractmethod
     def exists(self, table: TableName) -> bool:
-        """Whether a table or view with that name exists."""
+        """Return whether a table or view with that name exists."""
         ...
 
     @abstractmethod
     def write(self, load: TableLoad, batches: Iterator[pa.RecordBatch]) -> int:
-        """Create or append to the table. After a failure, no rows are visible except perhaps in the staging table."""
+        """Create the table or append to it, and return the number of rows.
+
+        After a failure, no rows are visible except perhaps in the staging table.
+        """
         ...
 
     @abstractmethod
@@ -483,4 +497,4 @@ class TableWriter(ABC):
 
 
 class LoadStopped(Exception):
-    """The load has ended. Raised in the thread that waits for the load's next batches."""
+    """Raised in the thread that waits for a load's next batches, to report that the load has ended."""

@@ -19,7 +19,9 @@ from queryserver.engines.protocol import (
 from queryserver.engines.sessions import ended, submitted
 
 MAX_ROWS = 200_000
-"""Row limit. Larger than any list limit, so a caller that truncates a list can detect that more names exist."""
+"""Row limit for metadata queries. It exceeds every list limit, so a caller that truncates a list can detect that more
+names exist.
+"""
 
 MAX_BYTES = 128 * 1024 * 1024
 _SLICE_ROWS = 2_000
@@ -43,15 +45,16 @@ class Folding(Enum):
 def name_candidates(wanted: str, folding: Folding) -> tuple[str, ...]:
     """Return the stored names that `wanted` may refer to, exact name first.
 
-    For CASELESS, the caller must ignore case.
+    For CASELESS, this is only `wanted` itself, and the caller must compare names case-insensitively.
     """
     folded = {Folding.LOWER: wanted.lower(), Folding.UPPER: wanted.upper(), Folding.CASELESS: wanted}[folding]
     return (wanted,) if folded == wanted else (wanted, folded)
 
 
 def match_name(wanted: str, names: Iterable[str], folding: Folding) -> str | None:
-    """Return the name that `wanted` refers to: an exact match, else the folded match; None if there is no unique
-    match.
+    """Return the stored name that `wanted` refers to, or None if there is no unique match.
+
+    An exact match takes precedence over a match after folding.
     """
     present: Collection[str] = names if isinstance(names, (set, frozenset, dict)) else list(names)
     for spelling in name_candidates(wanted, folding):
@@ -75,8 +78,9 @@ async def build_summaries(rows: Sequence[Row], make: Callable[[Row], TableSummar
 async def read_rows(session: EngineSession, statement: str, *, max_rows: int = MAX_ROWS) -> list[Row]:
     """Run a query and return at most its first `max_rows` rows as tuples; empty if the statement has no result set.
 
-    If the caller is canceled, the query is canceled on the engine. Raises EngineUnavailable also if the connection is
-    lost during the query, and StatementRejected also if the result exceeds `MAX_BYTES`.
+    If the caller is canceled, the query is canceled on the engine. Besides the query's own errors, raises
+    EngineUnavailable if the connection is lost during the query, and StatementRejected if the result exceeds
+    `MAX_BYTES`.
     """
     try:
         handle = await session.submit(statement)
@@ -103,7 +107,8 @@ def merged_functions(rows: Iterable[Row], *, is_persistent: str = "") -> list[Fu
     """Build function descriptions from rows of `name, arguments, return type, whether it is built in, description`, in
     row order.
 
-    Each distinct argument list becomes a signature line. The other fields come from the name's first row.
+    Each distinct argument list of a function becomes a signature line. The other fields come from the function's first
+    row.
     """
     overloads = dict[str, list[Row]]()
     for row in rows:
@@ -124,7 +129,8 @@ def merged_functions(rows: Iterable[Row], *, is_persistent: str = "") -> list[Fu
 def table_columns(rows: Iterable[Row], *, is_view: bool) -> tuple[TableColumn, ...]:
     """Build columns from rows of `name, type, comment, nullable, default, autoincrement, primary key, partition key`.
 
-    A `nextval(...)` default also counts as autoincrement. For a view, autoincrement and nullable are unknown.
+    A `nextval(...)` default also counts as autoincrement. For a view, `autoincrement` and `nullable` are None, because
+    they are unknown.
     """
     return tuple(
         TableColumn(
@@ -165,7 +171,7 @@ class SessionCatalog:
     """Base class for catalogs that run metadata queries in a session."""
 
     nested_refusal = ""
-    """The error message for a sample of values nested in a column; empty if such samples are supported."""
+    """The error message for a request to sample values nested in a column; empty if the engine supports this."""
     mark = '"'
     """The quote character for names."""
 
@@ -222,7 +228,7 @@ def escaped_literal(text: str) -> str:
 
 @contextmanager
 def metadata_errors() -> Generator[None]:
-    """Translate StatementDenied (the user lacks a privilege) in the block to EngineForbidden."""
+    """Convert StatementDenied (the user lacks a privilege) to EngineForbidden if the block raises it."""
     try:
         yield
     except errors.StatementDenied as error:

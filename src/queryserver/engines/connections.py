@@ -18,11 +18,11 @@ class PooledConnection(Protocol):
     """The methods that the pool calls on a connection. They never raise."""
 
     def is_closed(self) -> bool:
-        """Whether the connection is closed or lost."""
+        """Return whether the connection is closed or lost."""
         ...
 
     async def clean(self) -> bool:
-        """Restore the connection's state after login. Return False if that may have failed. Limited in time."""
+        """Reset the connection to its state just after login. Return False if this may have failed. Limited in time."""
         ...
 
     async def disconnect(self) -> None:
@@ -36,7 +36,7 @@ ConnectionT = TypeVar("ConnectionT", bound=PooledConnection)
 
 @dataclass(frozen=True, slots=True)
 class DatabaseLogin:
-    """A connection's user, and its initial database on engines that bind each connection to a database."""
+    """The login of a connection, with the initial database if the engine binds each connection to one database."""
 
     user: str
     password: str = field(repr=False)
@@ -44,9 +44,10 @@ class DatabaseLogin:
 
 
 class ConnectionPool(Generic[LoginT, ConnectionT]):
-    """Pools idle connections by login, because logging in takes several round trips. They are reset before reuse.
+    """A pool of idle connections by login, which saves the round trips of a new login.
 
-    Keeps at most `max_idle` idle connections, each for at most `idle_s`. Callers limit how many are in use at a time.
+    Connections are reset before they are reused. The pool keeps at most `max_idle` idle connections, each for at most
+    `idle_s`. It does not limit the number of connections in use; its callers do.
     """
 
     def __init__(self, connect: Callable[[LoginT], Awaitable[ConnectionT]], *, max_idle: int, idle_s: float) -> None:
@@ -72,10 +73,13 @@ class ConnectionPool(Generic[LoginT, ConnectionT]):
         return await self._connect(login)
 
     async def give_back(self, login: LoginT, connection: ConnectionT) -> None:
-        """Keep the connection for a later session. Close it if it may be unclean or if enough connections are idle."""
+        """Reset a connection and keep it for a later session.
+
+        Close it instead if the reset may have failed, or if the pool is full or closed.
+        """
         is_kept = False
         try:
-            # The limit is checked again afterward, because cleaning may take round trips.
+            # The limit is checked again afterward, because the pool may fill up while the connection is reset.
             is_kept = self._has_room and await connection.clean() and self._has_room
         finally:
             if not is_kept:
@@ -87,7 +91,7 @@ class ConnectionPool(Generic[LoginT, ConnectionT]):
 
     @asynccontextmanager
     async def borrowed(self, login: LoginT) -> AsyncGenerator[ConnectionT]:
-        """Lend a clean connection for one call; close it after any exception. Raises the same errors as `take`."""
+        """Lend a clean connection for one call, and close it if the block raises. Raises the same errors as `take`."""
         connection = await self.take(login)
         try:
             yield connection
@@ -117,7 +121,7 @@ class ConnectionPool(Generic[LoginT, ConnectionT]):
         return None
 
     async def _close_idle(self) -> None:
-        """Close connections that have been idle for `idle_s`. Ends when none are left."""
+        """Close connections once they have been idle for `idle_s`. Returns when the pool is empty."""
         while self._idle:
             rest_s = self._idle[0][0] + self._idle_s - time.monotonic()
             if rest_s > 0:
@@ -138,7 +142,7 @@ async def connect_first(
 ) -> ConnectedT:
     """Try `connect` on each address in turn and return the first success.
 
-    If all fail, raises the last address's error.
+    If every attempt fails, raises the error for the last address.
     """
     *earlier, last = addresses
     for address in earlier:
@@ -148,7 +152,7 @@ async def connect_first(
 
 
 async def cancel_tasks(*tasks: asyncio.Task[Any] | None) -> None:
-    """Cancel unfinished tasks once and wait until they end. Their exceptions are discarded."""
+    """Cancel unfinished tasks and wait until they have ended. Discard their exceptions."""
     known = {task for task in tasks if task is not None}
     for task in known:
         task.cancel()
@@ -187,11 +191,11 @@ class Retries:
 
 
 _NOT_TLS_REASONS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"})
-"""OpenSSL error reasons (3.0, and 3.2 or later) for a peer that does not speak TLS."""
+"""The error reasons of OpenSSL 3.0, and of 3.2 or later, for a peer that does not speak TLS."""
 
 
 class _NamedContext(ssl.SSLContext):
-    """An SSL context that verifies certificates against `server_name`, whatever address the driver passes."""
+    """An SSL context that verifies certificates against `server_name` instead of the address that the driver passes."""
 
     server_name = ""
 
@@ -213,9 +217,9 @@ class _NamedContext(ssl.SSLContext):
 def client_tls(server_name: str, *, validate: bool = True, check_name: bool = True, ca: str = "") -> ssl.SSLContext:
     """Create a client TLS context that verifies `server_name`, for drivers that connect by IP address.
 
-    `ca` contains the trusted certificate authorities in PEM; if empty, the system's authorities are trusted. If
-    `validate` is False, any certificate is accepted; if `check_name` is False, any certificate issued by a trusted
-    authority. Raises ValueError if `ca` is not PEM.
+    `ca` contains the trusted certificate authorities in PEM format. If it is empty, the system's authorities are
+    trusted. If `validate` is False, any certificate is accepted. If only `check_name` is False, a certificate from a
+    trusted authority is accepted for any server name. Raises ValueError if `ca` is not in PEM format.
     """
     context = _NamedContext(ssl.PROTOCOL_TLS_CLIENT)
     context.server_name = server_name
@@ -264,9 +268,10 @@ MEMORY = ":memory:"
 
 
 def database_file(root: Path | None, path: str) -> Path:
-    """Return the file at `path` below `root`.
+    """Return the absolute path of the database file at `path` below `root`.
 
-    Raises InvalidPath if `path` is absolute or contains `..` or special characters, or if `root` is None.
+    Raises InvalidPath if `path` is absolute, is not normalized, starts with `~`, or contains `..`, a backslash, a colon
+    or a control character, or if `root` is None.
     """
     if root is None:
         raise InvalidPath("Only :memory: is allowed: local_database_dir is not set.")
@@ -282,7 +287,7 @@ def database_file(root: Path | None, path: str) -> Path:
 def require_folder(root: Path | None, path: str) -> None:
     """Raise InvalidPath if the database's folder does not exist, because engines create files but not folders.
 
-    Blocks.
+    This call blocks.
     """
     if path != MEMORY and not (folder := database_file(root, path).parent).is_dir():
         name = folder.name if root is not None and folder != root.resolve() else "local_database_dir"
@@ -292,7 +297,7 @@ def require_folder(root: Path | None, path: str) -> None:
 def refuse_links(root: Path, file: Path) -> None:
     """Raise EngineUnavailable if any part of the path from `root` to `file` is a symbolic link.
 
-    Call this before each open. Blocks.
+    Must be called each time before the file is opened. This call blocks.
     """
     step = root.resolve()
     for name in file.relative_to(step).parts:

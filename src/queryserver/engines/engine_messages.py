@@ -1,4 +1,4 @@
-"""Parsing of engine messages: error positions, log lines, and token redaction."""
+"""Processing of engine messages: error positions, token redaction, and size-limited logs."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -7,7 +7,8 @@ from typing import TypeAlias
 from queryserver.errors.statements import ErrorExcerpt, ErrorLocation, LineColumn, Rest, Unit
 
 _MAX_TEXT_CHARACTERS = 64 * 1024
-"""Maximum number of characters searched in a message. Some messages repeat a statement of several megabytes."""
+"""Number of characters of a message that are searched, because some messages repeat a statement of several megabytes.
+"""
 
 _NUMBER = r"(\d{1,7})"
 _PositionPattern: TypeAlias = tuple[re.Pattern[str], Callable[[re.Match[str]], ErrorLocation]]
@@ -46,17 +47,18 @@ def _near(found: re.Match[str]) -> ErrorLocation:
 
 
 NEAR_POSITIONS: Sequence[_PositionPattern] = ((re.compile(rf"' at line {_NUMBER}\s*\Z"), _near),)
-"""MySQL and MariaDB messages, which quote up to 80 bytes of the statement, starting at the error."""
+"""MySQL and MariaDB messages, which quote up to 80 bytes of the statement from the error position on."""
 
 HIVE: Sequence[_PositionPattern] = ((re.compile(rf"\b[Ll]ine {_NUMBER}:{_NUMBER}\b"), _from_zero(Unit.UTF16)),)
-"""`ParseException line 1:7`, `SemanticException [Error 10001]: Line 1:14`. Columns count UTF-16 units from 0."""
+"""`ParseException line 1:7` and `SemanticException [Error 10001]: Line 1:14`. Columns count UTF-16 code units from 0.
+"""
 
 SPARK: Sequence[_PositionPattern] = (
     (re.compile(rf"\(line {_NUMBER}, pos {_NUMBER}\)"), _from_zero(Unit.CHARACTER)),
     (re.compile(rf"; line {_NUMBER},? pos {_NUMBER}\b"), _from_zero(Unit.CHARACTER)),
     (re.compile(rf"== SQL \(line {_NUMBER}, position {_NUMBER}\) =="), _from_one(Unit.CHARACTER)),
 )
-"""Columns count from 0 in messages and from 1 in a query context (Spark: SQLQueryContext.summary)."""
+"""Column numbers start at 0 in messages, but at 1 in a query context (Spark: SQLQueryContext.summary)."""
 
 IMPALA: Sequence[_PositionPattern] = (
     (
@@ -64,12 +66,12 @@ IMPALA: Sequence[_PositionPattern] = (
         lambda found: ErrorExcerpt(int(found[1]), found[2].rstrip("\r"), len(found[3]), Unit.UTF16),
     ),
 )
-"""A line above a caret, truncated to about 60 characters (Impala: sql-parser.cup, getErrorMessage)."""
+"""The statement's line, truncated to about 60 characters, above a caret (Impala: sql-parser.cup, getErrorMessage)."""
 
 PHOENIX: Sequence[_PositionPattern] = (
     (re.compile(rf"\bat line {_NUMBER}, column {_NUMBER}\b"), _from_one(Unit.UTF16)),
 )
-"""Messages from Phoenix's PhoenixParserException. Lines and columns count from 1."""
+"""Messages of Phoenix's PhoenixParserException. Line and column numbers start at 1."""
 
 ANY: Sequence[_PositionPattern] = (
     *LABELED_POSITIONS,
@@ -79,7 +81,7 @@ ANY: Sequence[_PositionPattern] = (
     (re.compile(rf"^line {_NUMBER}:{_NUMBER}: "), _from_one(Unit.CHARACTER)),  # Trino and Presto
     *NEAR_POSITIONS,
 )
-"""Formats of common data sources, for drivers that are not known in advance."""
+"""Position formats of common data sources, for drivers that are not known in advance."""
 
 
 _MIN_TOKEN_CHARACTERS = 16
@@ -87,8 +89,9 @@ _MIN_TOKEN_CHARACTERS = 16
 
 
 def redact_token(content: bytes, token: str | None) -> bytes:
-    """Replace each occurrence of the token in an engine's response with as many asterisks, so that frame lengths stay
-    valid.
+    """Replace each occurrence of the token in an engine's response with asterisks.
+
+    The response keeps its length, so that frame lengths stay valid.
     """
     if token is None or len(token) < _MIN_TOKEN_CHARACTERS:
         return content
@@ -106,7 +109,7 @@ class LogLines(list[str]):
     _room = MAX_CHARACTERS
 
     def add_line(self, line: str) -> None:
-        """Append the line, truncated to the remaining characters, unless a limit has been reached."""
+        """Append a line unless a limit has been reached. Truncate a line that exceeds the remaining characters."""
         if len(self) >= MAX_LINES or self._room <= 0:
             return
         self.append(line if len(line) <= self._room else f"{line[: self._room]}…")

@@ -26,15 +26,15 @@ STORE_SCHEMES: Mapping[str, str] = MappingProxyType(
         "file": "file",
     }
 )
-"""The canonical scheme of each accepted scheme (lower case), for all stores, whether configured or not."""
+"""Maps each accepted URL scheme, in lower case, to its canonical scheme. Includes stores that are not configured."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file or directory in a store. `path` has the form used by the storage API, such as `s3a://bucket/x`; `size` is
-    in bytes.
+    """A file or directory in a store.
 
-    `version` changes when the content changes, as far as the store reports changes. It is empty for directories.
+    `path` has the form used by the storage API, such as `s3a://bucket/x`. `size` is in bytes. `version` changes when
+    the content changes, as far as the store reports changes. It is empty for directories.
     """
 
     path: str
@@ -79,11 +79,14 @@ class StatementFiles(Protocol):
         ...
 
     async def require_readable(self, path: str) -> StoredFile:
-        """Return the file if the caller may read it, checking by reading a few bytes if necessary. Raises NotAFile."""
+        """Check that the caller may read a file, if necessary by reading a few bytes, and return the file.
+
+        Raises NotAFile.
+        """
         ...
 
     async def read(self, path: str, *, offset: int, length: int, version: str = "") -> bytes:
-        """Return the bytes [offset, offset + length), at most 16 MiB, or fewer at the end of the file.
+        """Return the bytes [offset, offset + length), or fewer at the end of the file. `length` is at most 16 MiB.
 
         If `version` is set (taken from an earlier `StoredFile`), only that version is read. Raises NotAFile,
         EntryChanged.
@@ -91,7 +94,7 @@ class StatementFiles(Protocol):
         ...
 
     def write(self, path: str, *, overwrite: bool) -> AbstractAsyncContextManager[FileSink]:
-        """Write a file, which becomes visible, complete, only when the block is left without an error.
+        """Write a file. The complete file becomes visible only if the block is left without an error.
 
         Entering or leaving the context raises PathExists, InvalidName, VerificationFailed, StoreQuotaExceeded,
         file_too_large or upload_disabled. `send` raises as soon as the store has failed.
@@ -145,7 +148,7 @@ class StatementResults(Protocol):
     """Gives one session's statements access to the stored results that the session's user may fetch."""
 
     def open(self, operation_id: str) -> AbstractAsyncContextManager[OpenResult]:
-        """Open an operation's result; for a script, the result of the last statement that produced one.
+        """Open an operation's result. For a script, this is the result of the last statement that produced one.
 
         Raises DatabaseUnavailable, and ResultRefused with code operation_not_found, permission_denied, result_expired
         (also if the operation was closed) or result_not_available (the operation has not ended or returned no rows).

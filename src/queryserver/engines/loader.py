@@ -78,8 +78,9 @@ def session_database_error(database: str) -> StatementRejected:
 
 
 def refuse_long_names(names: Sequence[str], *, max_size: int, unit: str, size: Callable[[str], int]) -> None:
-    """Raise StatementRejected for a name that the engine would truncate, or reject without reporting which name it
-    was.
+    """Raise StatementRejected for a name that is too long for the engine.
+
+    The engine itself would truncate the name, or reject it without reporting which name it was.
     """
     for name in names:
         if size(name) > max_size:
@@ -89,7 +90,7 @@ def refuse_long_names(names: Sequence[str], *, max_size: int, unit: str, size: C
 
 
 class Staging:
-    """A staging table. `is_gone` is set once the table was renamed or disappeared with its transaction."""
+    """A staging table. `is_gone` is set once the table has been renamed or has disappeared with its transaction."""
 
     def __init__(self, table: TableName, ledger: LoadLedger, drop: Callable[[], Awaitable[None]]) -> None:
         self.is_gone = False
@@ -99,9 +100,9 @@ class Staging:
         self._drop = drop
 
     async def publish(self, last_step: Awaitable[object], *, consumes_table: bool = True) -> None:
-        """Run the step that publishes the rows. Drop the staging table unless that step consumes it.
+        """Run the step that publishes the rows, then drop the staging table unless that step consumes it.
 
-        Always runs to completion: a cancellation during this step is delivered to the caller only after the step.
+        Always runs to completion: a cancellation in the meantime is delivered to the caller only afterward.
         """
 
         async def publish() -> None:
@@ -131,10 +132,10 @@ async def staging_table(
 ) -> AsyncGenerator[Staging]:
     """Manage a staging table that the block creates. The table is dropped on exit unless the block published it.
 
-    The table is entered in the ledger before the block, and removed from it once it is gone. Errors raised by the
-    batches leave the block as the original exceptions, not as BatchesFailed.
+    The ledger contains the table from before the block until the table is gone. If the block raises BatchesFailed, the
+    original error is raised instead.
     """
-    # Runs to completion: if the call were interrupted, it would be unknown whether the ledger contains the table.
+    # This runs to completion, because after an interruption it would be unknown whether the ledger contains the table.
     await run_to_completion(ledger.add(table))
     staging = Staging(table, ledger, drop)
     try:
@@ -147,9 +148,10 @@ async def staging_table(
 
 
 async def run_to_completion(work: Coroutine[Any, Any, ResultT]) -> ResultT:
-    """Run `work` to completion and return its result. A cancellation meanwhile is delivered at the task's next await.
+    """Run `work` to completion and return its result, even if the task is canceled in the meantime.
 
-    If the work fails, the cancellation replaces its error. `work` must limit its own duration.
+    The cancellation is delivered at the task's next await. If the work fails, the cancellation is raised instead of the
+    work's error. `work` must limit its own duration.
     """
     running = asyncio.ensure_future(work)
     is_canceled = False
@@ -173,7 +175,10 @@ def deliver_cancel(failure: BaseException | None) -> None:
 
 
 class BatchesFailed(Exception):
-    """Reading a load's batches failed, not the engine. Driver error handling lets this exception through unchanged."""
+    """Raised if reading a load's batches fails, as opposed to an engine call.
+
+    Driver error handling does not catch this exception.
+    """
 
     def __init__(self, reason: BaseException) -> None:
         super().__init__("the rows could not be read")
@@ -225,10 +230,10 @@ _kernels: Any = pyarrow.compute
 
 
 def cell_texts(values: pa.Array) -> pa.Array:
-    """Convert values of any importable type to strings that CAST accepts: `true`, `1.5e-07`, `NaN`, `2024-01-31
-    10:20:30`.
+    """Convert values of any importable type to strings that CAST accepts.
 
-    Bytes become base64, which engines can decode with a function.
+    Examples are `true`, `1.5e-07`, `NaN` and `2024-01-31 10:20:30`. Bytes become base64, which engines can decode with
+    a function.
     """
     kind = values.type
     if pa.types.is_string(kind):
@@ -285,7 +290,7 @@ async def execute(session: EngineSession, statement: str) -> None:
             await session.close(handle)
 
     try:
-        # Shielded: if submit were canceled, there would be no handle with which to cancel the statement.
+        # Shielded: if `submit` were canceled, there would be no handle with which to cancel the statement.
         handle = await asyncio.shield(submitting)
         await ended(session, handle)
     finally:
@@ -301,7 +306,7 @@ async def created_table(
 ) -> AsyncGenerator[Staging]:
     """Create a table under its final name for the block to fill. Drop it on exit unless `is_gone` is set.
 
-    Only the table that `create` made is ever dropped or recorded, never one that another client has created meanwhile.
+    Only a table that `create` has created is dropped or recorded, never a table of that name from another client.
     """
     creating = asyncio.create_task(create(), name="create table")
 
@@ -316,7 +321,7 @@ async def created_table(
 
     async with AsyncExitStack() as stack:
         try:
-            # Shielded: if create were canceled, it would be unknown whether this call or another client created the
+            # Shielded: if `create` were canceled, it would be unknown whether this call or another client created the
             # table.
             await asyncio.shield(creating)
             filled = await stack.enter_async_context(staging_table(table, ledger, drop))
@@ -369,7 +374,7 @@ class StatementLoader(ABC):
 
     @abstractmethod
     async def is_view(self, table: TableName) -> bool:
-        """Whether the object with that name is something other than a table. Raises EngineError."""
+        """Return whether the object with that name is something other than a table. Raises EngineError."""
         ...
 
     async def refuse_existing(self, load: TableLoad) -> None:
@@ -379,7 +384,7 @@ class StatementLoader(ABC):
 
     @abstractmethod
     def check_names(self, load: TableLoad) -> None:
-        """Raise StatementRejected for names that the engine would interpret differently."""
+        """Raise StatementRejected for a table or column name that the engine cannot store exactly as written."""
         ...
 
     @abstractmethod
@@ -394,8 +399,9 @@ class StatementLoader(ABC):
 
     @abstractmethod
     def writer(self, columns: Sequence[LoadColumn], types: Sequence[str]) -> RowsWriter:
-        """Return a function that formats rows as SQL in a thread. The function raises StatementRejected for
-        out-of-range values.
+        """Return the function that formats rows as SQL. It is called in a thread.
+
+        The function raises StatementRejected for out-of-range values.
         """
         ...
 
@@ -431,9 +437,8 @@ class StatementLoader(ABC):
     async def _swap(self, load: TableLoad, ledger: LoadLedger) -> None:
         """Replace the existing table with the new table, then drop the old table.
 
-        This takes two renames. The ledger records the old table only after both, because between the renames it is the
-        only copy and no table has the target's name. If the server dies at that point, the old table remains as
-        `qs_import_<id>_old`.
+        This takes two renames, and between them no table has the target's name. The ledger records the old table only
+        after both renames. If the server dies between them, the old table therefore remains as `qs_import_<id>_old`.
         """
         old = TableName(load.staging.database, f"{load.staging.name.lstrip('_')}_old")
         try:
@@ -452,7 +457,10 @@ class StatementLoader(ABC):
             """Leaving the block drops the old table, or else keeps it in the ledger."""
 
     async def _is_swapped(self, load: TableLoad, old: TableName) -> bool:
-        """Whether the swap took effect although a rename failed. If it did not, restore the old table's name."""
+        """Return whether the swap took effect although a rename failed. If it did not, restore the old table's name.
+
+        Raises OutcomeUnknown if the state of the tables is unclear.
+        """
         try:
             async with asyncio.timeout(_UNDO_S):
                 if not await self.exists(old):
@@ -485,7 +493,7 @@ class StatementLoader(ABC):
             filled.is_gone = True
 
     async def _undo_rename(self, load: TableLoad, renaming: asyncio.Task[bool], ledger: LoadLedger) -> None:
-        """Drop the target if the rename took effect, which is the case if the staging table no longer exists."""
+        """Drop the target if the rename took effect, that is, if the staging table no longer exists."""
         await asyncio.wait({renaming}, timeout=_UNDO_S)
         renaming.cancel()
         with suppress(EngineError, TimeoutError, asyncio.CancelledError):

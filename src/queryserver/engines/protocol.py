@@ -276,10 +276,10 @@ class EngineSession(Protocol):
         ...
 
     async def poll(self, handle: OperationHandle, *, wait_s: float = 0) -> OperationStatus:
-        """Wait up to `wait_s` for a terminal status and return the current one. Engine failures are reported in the
-        status, not raised.
+        """Wait up to `wait_s` for a terminal status and return the current status.
 
-        A `ResumableSession` returns early when its resume token has changed.
+        Engine failures are reported in the status, not raised. A `ResumableSession` returns early when its resume token
+        has changed.
         """
         ...
 
@@ -295,7 +295,7 @@ class EngineSession(Protocol):
         ...
 
     async def logs(self, handle: OperationHandle, *, start: int) -> Sequence[str]:
-        """Return the engine's log lines from index `start` onwards; empty if the engine has no logs."""
+        """Return the engine's log lines from index `start` on; empty if the engine has no logs."""
         ...
 
     async def cancel(self, handle: OperationHandle) -> None:
@@ -307,7 +307,7 @@ class EngineSession(Protocol):
         ...
 
     async def is_alive(self) -> bool:
-        """Whether the session can accept another statement. Implementations need not contact the engine to decide."""
+        """Return whether the session can accept another statement. Implementations need not contact the engine to decide."""
         ...
 
 
@@ -344,7 +344,7 @@ class ResumableEngine(Protocol):
         """Attach to a statement that another process started. `batches` skips the first `rows_read` rows.
 
         `token` is the last `resume_token`, or else the handle's token. Leaving the context ends the statement and its
-        session on the engine, unless `detach` was called. Raises EngineUnavailable; raises OutcomeUnknown, with a
+        session on the engine, unless `detach` was called. Raises EngineUnavailable. Raises OutcomeUnknown, with a
         message that begins with `Results have expired`, if the engine no longer knows the statement or cannot resume at
         that row.
         """
@@ -356,7 +356,9 @@ class ResumableSession(Protocol):
     """A session whose statement can be continued by another process."""
 
     def resume_token(self, handle: OperationHandle) -> str:
-        """Return the token with which another process resumes after the latest `poll` status and `batches` rows.
+        """Return the token with which another process can resume the statement.
+
+        The other process continues after the latest status from `poll` and the latest rows from `batches`.
 
         Each `poll` or `batches` step may change the token. The previous token stays valid until the next step, so a
         caller that stores rows and token together before it continues neither loses rows nor reads them twice.
@@ -392,9 +394,9 @@ class RowsSession(Protocol):
 class Catalog(Protocol):
     """The metadata visible to one user. Used by one task, one call at a time. No method reads table data.
 
-    Names match exactly first, and otherwise after folding them as the engine folds unquoted names. Generated SQL always
-    quotes or binds them. `database=""` is the session's default database, except on an engine that has a schema with an
-    empty name. Canceling the waiting task also cancels the query on the engine.
+    An exact match of a name takes precedence over a match after folding, as the engine folds unquoted names. Generated
+    SQL always quotes or binds names. `database=""` is the session's default database, except on an engine that has a
+    schema with an empty name. Canceling the waiting task also cancels the query on the engine.
 
     All methods raise EngineUnavailable, CredentialsRequired, EngineForbidden (the user lacks the privilege),
     EngineTimeout, and StatementRejected for any other refusal by the engine.
@@ -462,7 +464,7 @@ class CatalogEngine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TableName:
-    """A table's unquoted name. `database=None` means the session's current database."""
+    """A table's name, not quoted. `database=None` means the session's current database."""
 
     database: str | None
     name: str
@@ -480,10 +482,10 @@ class LoadColumn:
 
 @dataclass(frozen=True, slots=True)
 class TableLoad:
-    """A table to create, or to add rows to if `append` is set.
+    """A table to create, or an existing table to append rows to if `append` is set.
 
-    If `replace` is set, the new table replaces an existing plain table. `staging` names a table in the same database
-    that only this load uses, for rows that are not visible yet.
+    If `replace` is set, the new table replaces an existing plain table. `staging` is a table in the same database that
+    only this load uses. It holds the rows until they are published.
     """
 
     target: TableName
@@ -494,14 +496,14 @@ class TableLoad:
 
 
 class LoadLedger(Protocol):
-    """Records the tables that must be dropped if the server dies. Each call is durable when it returns."""
+    """Records the tables that must be dropped if the server dies. The effect of a call is durable once it returns."""
 
     async def add(self, table: TableName) -> None:
         """Record a table that must be dropped.
 
-        A staging table is recorded before its creation. A table that already has the target's name is recorded only
-        after its creation, so that another client's table of that name is never dropped. A table that disappears when
-        its transaction rolls back is not recorded.
+        A staging table is recorded before its creation. A table that is created under the target's name is recorded
+        only after its creation, so that another client's table of that name is never dropped. A table that disappears
+        when its transaction rolls back is not recorded.
         """
         ...
 
@@ -514,18 +516,17 @@ class TableLoader(Protocol):
     """Creates and fills tables in one engine session. One call at a time."""
 
     async def exists(self, table: TableName) -> bool:
-        """Whether a table or view with this name exists. Raises EngineError."""
+        """Return whether a table or view with this name exists. Raises EngineError."""
         ...
 
     async def load(self, load: TableLoad, batches: AsyncIterator[pa.RecordBatch], ledger: LoadLedger) -> int:
-        """Create the table with all rows, or append all rows, and return the number of rows. Values are bound or
-        escaped.
+        """Create the table with all rows, or append all rows, and return the number of rows.
 
-        Reads the batches as fast as the engine accepts them. The load fails if the engine refuses it, the batches
-        raise, or the caller is canceled; cancellation also cancels the work on the engine. After any failure, the
-        staging table is dropped or in the ledger, no new table exists, and an existing table is unchanged, even if it
-        was to be replaced. Raises EngineError (StatementRejected also if another client has created the table in the
-        meantime) and any error from the batches.
+        Values are bound or escaped. The batches are read as fast as the engine accepts the rows. The load fails if the
+        engine refuses it, the batches raise, or the caller is canceled. Cancellation also cancels the work on the
+        engine. After any failure, the staging table is dropped or in the ledger, no new table exists, and an existing
+        table is unchanged, even if it was to be replaced. Raises EngineError and any error from the batches. If another
+        client has created the table in the meantime, the error is StatementRejected.
         """
         ...
 

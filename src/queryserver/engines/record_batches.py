@@ -27,7 +27,8 @@ class ColumnReader:
     """Converts one column chunk by chunk. If a value in the first chunk does not fit the type, the column becomes text.
 
     `read` builds an array of a given type, and raises one of `misfits` for a value that does not fit. `refusal` is the
-    error message for such a value in a later chunk, `text_refusal` that for a value that is not valid text either.
+    error message if this happens in a later chunk. `text_refusal` is the error message for a value that cannot be
+    converted to text either.
     """
 
     def __init__(
@@ -64,15 +65,14 @@ class ColumnReader:
 
 
 def record_batch(rows: Rows, names: Sequence[str], readers: Sequence[Callable[[Values], pa.Array]]) -> pa.RecordBatch:
-    """Convert rows to an Arrow batch with one reader per column. If there are no rows, the columns are empty."""
+    """Convert rows to an Arrow batch with one reader per column. No rows result in an empty batch."""
     by_column = list(zip(*rows, strict=True)) or [()] * len(names)
     arrays = [read(values) for read, values in zip(readers, by_column, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, names=list(names))
 
 
 def offsets(values: Values) -> pa.Array:
-    """Return Arrow list offsets: the start of each list in the flattened items, and finally the end of the last
-    list.
+    """Return Arrow list offsets: the start of each list in the flattened items, followed by the end of the last list.
     """
     ends = itertools.accumulate((0 if value is None else len(value) for value in values), initial=0)
     return pa.array(ends, pa.int32())
@@ -108,8 +108,10 @@ _MAX_ROWS = 10_000
 
 
 class ChunkSize:
-    """Row count of the next chunk: small at first, then as many rows as fit `BATCH_BYTES` at the previous batch's row
-    width.
+    """The row count of the next chunk.
+
+    It is small at first. Later chunks contain as many rows as fit in `BATCH_BYTES` at the previous batch's row width,
+    up to a maximum number of rows.
     """
 
     rows = _FIRST_ROWS
@@ -122,5 +124,8 @@ class ChunkSize:
 
 
 def slice_batch(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Slice a batch in order, without copying, into batches of at most `BATCH_BYTES` or a single row."""
+    """Slice a batch in order, without copying, into batches of at most `BATCH_BYTES` or of a single larger row.
+
+    An empty batch yields nothing.
+    """
     return split_batch(batch, BATCH_BYTES) if batch.num_rows else iter(())

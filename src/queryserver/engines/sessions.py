@@ -43,7 +43,7 @@ class Stopped(errors.StatementRejected):
 
 
 class DriverStatement(Protocol):
-    """One statement on a driver's connection; serves as a base class. Methods raise domain errors."""
+    """One statement on a driver's connection. Serves as a base class. Methods raise domain errors."""
 
     columns: tuple[Column, ...] = ()
     """The result columns, known after `execute`; empty if there is no result set."""
@@ -55,9 +55,10 @@ class DriverStatement(Protocol):
     """Whether the server still has rows to send, or holds a transaction open in order to send them."""
 
     async def execute(self, raise_if_stopped: Callable[[], None]) -> None:
-        """Run the statement up to its first rows.
+        """Run the statement until its first rows can be fetched or it has completed.
 
-        Implementations call `raise_if_stopped` before each further request; the call raises to stop the statement.
+        Implementations call `raise_if_stopped` before each further request. This call raises if the statement must
+        stop.
         """
         ...
 
@@ -74,7 +75,7 @@ class DriverStatement(Protocol):
         ...
 
     def was_interrupted(self, error: errors.EngineError) -> bool:
-        """Whether `error` is the server's response to a cancel request."""
+        """Return whether `error` is the server's response to a cancel request."""
         ...
 
     async def end(self, *, keep: bool) -> None:
@@ -142,12 +143,13 @@ class StreamedOperation:
         )
 
     async def batches(self) -> AsyncIterator[pa.RecordBatch]:
-        """Yield the rows. While one chunk is converted to Arrow, the next is fetched, unless rows are so wide that
-        chunks hold one row.
+        """Yield the rows. The next chunk is fetched while the current one is converted to Arrow.
+
+        If rows are so wide that a chunk holds only one, the next chunk is fetched after the conversion.
         """
         rows, self._first = self._first, ()
         while rows:
-            # A source that is no longer open has delivered its last rows.
+            # If the source is no longer open, these are its last rows.
             if is_ahead := self.source.is_open and self._chunk.rows > 1:
                 self._ahead = asyncio.create_task(self._fetch(), name="rows")
             if len(rows) * len(self.source.columns) <= _MAX_INLINE_CELLS:
@@ -186,8 +188,9 @@ class StreamedOperation:
             self._ignores_signals = True
 
     async def close(self) -> None:
-        """Free the statement's resources on the server. Cancels a running statement first, unless an earlier cancel
-        timed out.
+        """Free the statement's resources on the server.
+
+        A running statement is canceled first, unless an earlier attempt to cancel it timed out.
         """
         if not self._start.done() and not self._ignores_signals:
             await self.cancel()
@@ -331,7 +334,7 @@ class OperationSession(ABC, Generic[OperationT]):
 
 
 class StreamedSession(OperationSession[StreamedOperation]):
-    """A session on one connection. `is_connected` checks that connection; `executor` converts rows to Arrow."""
+    """A session on one connection. `is_connected` checks that connection, and `executor` converts rows to Arrow."""
 
     def __init__(
         self,
@@ -451,16 +454,16 @@ class PooledSessions(Generic[ConnectionT]):
         prepare: Callable[[ConnectionT], Awaitable[None]],
         make: Callable[[ConnectionT, Executor], UseT],
     ) -> AsyncGenerator[UseT]:
-        """Lend the object that `make` builds from a clean, prepared connection and the converter threads.
+        """Yield the object that `make` builds on a clean connection initialized by `prepare`.
 
-        After any exception from the block, the connection is closed instead of being reused.
+        `make` also receives the converter threads. If the block raises, the connection is closed instead of reused.
         """
         async with self._pool.borrowed(login) as connection:
             await self._limited(prepare(connection), _PREPARE_S)
             yield make(connection, self.executor)
 
     async def call(self, login: DatabaseLogin, work: Callable[[ConnectionT], Awaitable[object]]) -> None:
-        """Run a short call on a connection that no session uses. Failures are translated by `connect_errors`."""
+        """Run a short call on a connection that no session uses. Driver errors are translated by `connect_errors`."""
         async with self._pool.borrowed(login) as connection:
             await self._limited(work(connection), _CALL_S)
 
@@ -499,9 +502,9 @@ class Answer:
 async def run(
     session: protocol.EngineSession, statement: str | BoundStatement, *, max_rows: int, max_bytes: int = _MAX_BYTES
 ) -> Answer:
-    """Run a statement and read its first rows, up to about `max_bytes`. Leaves no statement open on the engine.
+    """Run a statement, read its first rows up to about `max_bytes`, and close the statement.
 
-    Raises EngineError if the engine refuses the statement or it was canceled there.
+    Raises EngineError if the engine refuses or cancels the statement.
     """
     handle = await session.submit(statement)
     async with submitted(session, handle):
@@ -521,7 +524,7 @@ async def run(
 
 
 async def final_status(session: protocol.EngineSession, handle: protocol.OperationHandle) -> protocol.OperationStatus:
-    """Wait for the final status, FINISHED or CANCELED. Raises the statement's error if it failed."""
+    """Wait for the final status, FINISHED or CANCELED, and return it. Raises the statement's error if it failed."""
     status = await session.poll(handle, wait_s=_POLL_S)
     while not status.state.is_terminal:
         status = await session.poll(handle, wait_s=_POLL_S)
@@ -531,7 +534,10 @@ async def final_status(session: protocol.EngineSession, handle: protocol.Operati
 
 
 async def ended(session: protocol.EngineSession, handle: protocol.OperationHandle) -> protocol.OperationStatus:
-    """Wait for FINISHED. Raises the statement's error, or StatementRejected if it was canceled on the engine."""
+    """Wait until the statement has finished and return its status.
+
+    Raises the statement's error, or StatementRejected if the statement was canceled on the engine.
+    """
     status = await final_status(session, handle)
     if status.state is protocol.OperationState.CANCELED:
         raise errors.StatementRejected("The statement was canceled on the engine.")
@@ -542,7 +548,7 @@ async def ended(session: protocol.EngineSession, handle: protocol.OperationHandl
 async def submitted(session: protocol.EngineSession, handle: protocol.OperationHandle) -> AsyncGenerator[None]:
     """Close the statement when the block is left. If the block raises, cancel the statement first.
 
-    The adapter limits the duration of both calls.
+    The session limits the duration of both calls.
     """
     try:
         yield

@@ -1,6 +1,7 @@
 """Cancels statements whose writes exceed a local database's quota or the free-space floor of its disk (ADR 41).
 
-The engines enforce neither limit: SQLite limits a file's pages but not its log, DuckDB only its temporary files.
+The engines themselves cannot enforce these limits. SQLite can limit the pages of a database file, but not the size of
+its log. DuckDB can limit only the size of its temporary files.
 """
 
 import threading
@@ -39,7 +40,7 @@ def sample_is_full() -> EngineError:
 
 
 def size_of(files: Iterable[Path]) -> int:
-    """Return the total size in bytes of those files that exist."""
+    """Return the total size in bytes of the files that exist."""
     total = 0
     for file in files:
         with suppress(OSError):
@@ -56,9 +57,9 @@ class StorageLimits:
 
 
 class StorageWatch:
-    """Watches the files of one database.
+    """Checks the files of one database against the limits.
 
-    `measure` returns their total size; it must be thread-safe and must not block.
+    `measure` returns the files' total size. It must be thread-safe and must not block.
     """
 
     def __init__(self, directory: Path, measure: Callable[[], int], limits: StorageLimits) -> None:
@@ -90,8 +91,9 @@ class StorageWatch:
     def over(
         self, interrupt: Callable[[], None], *, watches_floor: Callable[[], bool] = lambda: True
     ) -> Generator[None]:
-        """Interrupt the block when it exceeds a limit, and replace its error with EngineError `insufficient_storage`.
+        """Interrupt the block's work once it exceeds a limit.
 
+        The error of an interrupted block is replaced with EngineError `insufficient_storage`.
         If the files already exceed the quota, the limit is their current size.
         """
         allowed = max(self.quota_bytes, self.measure())
@@ -142,7 +144,7 @@ class _Watcher:
             self._changed.notify()
 
     def discard(self, watched: _WatchedCall) -> None:
-        """Stop watching. Once this method returns, no further interrupts are sent."""
+        """Stop checking this call. Once this method returns, the call is not interrupted anymore."""
         with self._changed:
             self._watched.discard(watched)
 

@@ -23,7 +23,7 @@ from queryserver.sql.parameters import Parameter, ParameterType, precision_and_s
 Native: TypeAlias = bool | int | float | str | bytes | dt.date | dt.time | list["Native | None"]
 
 BINDING_KINDS = frozenset({"SELECT", "INSERT", "UPDATE", "DELETE", "MERGE_INTO"})
-"""Statement kinds whose values are bound. DuckDB refuses parameters in most other kinds."""
+"""Kinds of statements whose parameter values are bound. DuckDB refuses parameters in most other kinds."""
 
 _UNBINDABLE_FUNCTIONS = frozenset({"query", "nextval"})
 """Functions that rule out binding.
@@ -49,8 +49,7 @@ _PLAIN_ELEMENTS = {ParameterType.BOOLEAN, ParameterType.BIGINT, ParameterType.VA
 
 @dataclass(frozen=True, slots=True)
 class ParameterizedStatement:
-    """A statement for DuckDB to run: its `text` with markers, its parsed form, and the values of the markers in
-    order.
+    """A statement that DuckDB runs: its `text` with markers, its parsed form, and the values of the markers in order.
     """
 
     text: str
@@ -104,7 +103,7 @@ class _MarkerWriter:
 
 
 def _is_plain(one: Parameter) -> bool:
-    """Whether DuckDB gives the bound value the same type as the literal."""
+    """Return whether DuckDB gives the bound value the same type as the literal."""
     if isinstance(one.value, int) and not isinstance(one.value, bool):
         return one.is_plain and -_INT <= one.value < _INT
     if one.value is None:
@@ -144,9 +143,7 @@ def row_offset(tokens: Sequence[Token], text: str) -> int | None:
 
 
 def type_key(text: str, values: Sequence[Native]) -> Hashable:
-    """Return a key that is equal for rows whose values have the same types and which can therefore share a
-    statement.
-    """
+    """Return a key for the types of a row's values. Rows with equal keys can share a statement."""
     zones = (isinstance(value, dt.datetime) and value.tzinfo is not None for value in values)
     return text, tuple(map(type, values)), tuple(zones)
 
@@ -198,7 +195,7 @@ def bind_markers(
 
 
 def only_stores_values(tokens: Sequence[Token], bound: BoundStatement) -> bool:
-    """Whether the parameters can only become column values, so that the guard need not check every row.
+    """Return whether the parameters can only become column values, so that the guard need not check every row.
 
     This holds if the statement calls no function: parentheses only follow keywords such as VALUES and IN, or the target
     table of an INSERT.

@@ -160,7 +160,7 @@ class DuckdbCatalog(queries.SessionCatalog):
     async def _scope(self, database: str | None) -> str:
         """Return the SQL condition that selects a schema's functions.
 
-        For None, it selects the built-in functions and the current schema's functions.
+        For None, the condition selects the built-in functions and the functions of the current schema.
         """
         if database is None:
             return f"(internal OR {_THIS_DATABASE} AND schema_name = current_schema())"
@@ -183,7 +183,7 @@ def _arguments(names: Sequence[str], types: Sequence[str | None], varargs: str |
 
 
 def _nested_values_query(source: str, table: protocol.TableDescription, column: str, nested: Sequence[str]) -> str:
-    """Build a subquery that selects the values at the path; its column is named after the last segment.
+    """Build a subquery that selects the values at a nested path. The last segment names the subquery's column.
 
     Raises NotSupported if the path does not exist in the column's type.
     """

@@ -93,7 +93,10 @@ _Plan: TypeAlias = tuple[duckdb.DuckDBPyRelation, list[str]]
 
 @dataclass(frozen=True, slots=True)
 class StatementLimits:
-    """Limits on the statements of one database. None: the database has no temporary files, or no file of its own."""
+    """Limits on the statements of one database.
+
+    `temporary_files` is None if the database has no temporary files. `storage` is None if it has no file of its own.
+    """
 
     cell_max_bytes: int = 16 * 1024 * 1024
     temporary_files: TemporaryFilesLimit | None = None
@@ -104,7 +107,7 @@ _DEFAULT_LIMITS = StatementLimits()
 
 
 class DuckdbConnection:
-    """A cursor on a database, which DuckDB treats as a connection with its own temporary tables, USE and SET."""
+    """A cursor on a database. DuckDB treats it as a connection with its own temporary tables, USE and SET."""
 
     def __init__(
         self,
@@ -139,7 +142,7 @@ class DuckdbConnection:
     takes_rows = True
 
     def run(self, statement: str | BoundStatement) -> DriverAnswer:
-        """Run a text that contains at most one statement (Contract security T23)."""
+        """Run SQL text that contains at most one statement (Contract security T23)."""
         if self._files is not None:
             return self._files.run(lambda: self._with_results(statement))
         return self._with_results(statement)
@@ -222,9 +225,10 @@ class DuckdbConnection:
         return changed
 
     def _run_rows_combined(self, statement: BoundStatement) -> int:
-        """Run the statement with rows of equal types combined, which takes a tenth of the time.
+        """Run the statement for many rows at once, which takes a tenth of the time.
 
-        Raises _CombinedRowsRejected if a combined statement fails.
+        Consecutive rows whose values have the same types are combined. Raises _CombinedRowsRejected if a combined
+        statement fails.
         """
         changed, known, at = 0, dict[str, _CheckedRow](), 0
         together = dict[tuple[str, int], _CheckedRow]()
@@ -315,7 +319,7 @@ class DuckdbConnection:
         return count[0] if count and isinstance(count[0], int) else 0
 
     def _in_transaction(self) -> bool:
-        """Whether a transaction is open. Outside a transaction, two statements get different transaction numbers."""
+        """Return whether a transaction is open. Outside a transaction, two statements get different transaction numbers."""
         with self.engine_errors():
             return (
                 self.native.sql(_TRANSACTION_NUMBER_QUERY).fetchall()
@@ -343,7 +347,7 @@ class DuckdbConnection:
 
     @contextmanager
     def writing(self) -> Generator[None]:
-        """Wrap work that writes. It is interrupted once it exceeds the database's quota or reaches the disk floor."""
+        """Interrupt the block's writes once they exceed the database's quota or free disk space reaches the floor."""
         if self._watch is None:
             yield
             return
@@ -379,7 +383,7 @@ class DuckdbConnection:
         with suppress(duckdb.Error), self.native.cursor() as connection:
             connection.execute(f"CREATE SCHEMA {name}")
             connection.execute(f"DROP SCHEMA {name}")
-            connection.execute("CHECKPOINT")  # refused while others write; a later checkpoint then shrinks the file
+            connection.execute("CHECKPOINT")  # refused during other writes; a later checkpoint then shrinks the file
 
     def _check_invalidated(self, text: str) -> None:
         if may_invalidate_database(text) and self._has_ended():
@@ -388,7 +392,7 @@ class DuckdbConnection:
     def _parse_checked(
         self, text: str, tokens: Sequence[Token], *, copies_files: bool = False
     ) -> tuple[duckdb.Statement, int] | None:
-        """Parse and check a text. Raises StatementRejected.
+        """Parse SQL text and check it against the guard's rules. Raises StatementRejected.
 
         Returns the statement and the number of lines before it; None if the text is empty.
         """
@@ -475,10 +479,10 @@ class DuckdbConnection:
         return relation, names
 
     def _binding_error_location(self, statement: duckdb.Statement, lines_before: int) -> errors.ErrorLocation | None:
-        """Locate a binding error in a query. Only EXPLAIN reports the position of such an error.
+        """Return the position of a query's binding error, which only EXPLAIN reports.
 
-        Errors in other statements already carry the position. Returns None inside a transaction, because a failed
-        EXPLAIN would abort it, unlike the query's binding error.
+        Errors in other statements already contain the position. Returns None inside a transaction, because a failed
+        EXPLAIN would abort the transaction, whereas the query's binding error does not.
         """
         try:
             if self._in_transaction():

@@ -1,6 +1,7 @@
 """The program of a DuckDB process. It opens and locks down the database, connects its sessions, and imports tables.
 
-All calls block. The server never imports this module, because the driver takes 12 MiB that many servers never need.
+All calls block. The server never imports this module, because the driver takes 12 MiB of memory that many servers never
+need.
 """
 
 import itertools
@@ -42,7 +43,7 @@ _UNLOCKED_SETTINGS = (
 
 # The order matters: after the last statement, no other setting can be changed.
 _LOCK_DOWN = (
-    # Sessions would share the cached blocks, whose version is only the modification time in seconds.
+    # All sessions would share the cached blocks, whose version is only the file's modification time in seconds.
     "SET enable_external_file_cache = false",
     "SET partitioned_write_max_open_files = 16",
     f"SET allowed_configs = {list(_UNLOCKED_SETTINGS)}",
@@ -173,7 +174,7 @@ _EXISTS = """
 
 
 class DuckdbWriter(TableWriter):
-    """Loads a table in one transaction, in which the staging table also becomes the target."""
+    """Loads a table in one transaction, which also publishes the rows of the staging table."""
 
     def __init__(self, connection: DuckdbConnection) -> None:
         super().__init__(connection)

@@ -17,7 +17,7 @@ from queryserver.engines.protocol import Catalog, EngineCapabilities, EngineSess
 from queryserver.identity.model import User
 from queryserver.sql.literals import DUCKDB
 
-# Directory for extensions and secrets. It does not exist, so DuckDB finds and shows none.
+# The directory for extensions and secrets. It does not exist, so DuckDB finds no extensions or secrets.
 _NOWHERE = "/nonexistent"
 
 _LOCKED_DOWN = {
@@ -42,12 +42,15 @@ def duckdb_processes() -> EngineProcesses:
 class DuckdbEngine:
     """One database file, which a separate process opens on first use and keeps until `close` (Contract platform 5.11).
 
-    `path` is relative to `root`. With `:memory:`, each session has its own database, in a process dedicated to its
-    user; the database is discarded when the session ends. Statements can access store files with their callers' rights
-    (ADR 76), but no other files, the network or extensions; they can change no settings except schema, time zone and
-    calendar. Engines with different settings for the same file take turns: an idle engine closes the file for the next
-    one, which waits while the engine is busy. `processes` is the server's process pool, shared by its DuckDB engines.
-    Raises InvalidPath, ConfigurationError.
+    `path` is relative to `root`. If it is `:memory:`, each session has its own database, in a process dedicated to its
+    user, and the database is discarded when the session ends.
+
+    Statements can access store files with their callers' rights (ADR 76), but no other files, no network and no
+    extensions. They can change only the settings for schema, time zone and calendar.
+
+    Only one of several engines with different settings can have the same file open. An idle engine closes the file when
+    another engine needs it. If the engine is busy, the other engine waits. `processes` is the server's process pool,
+    which its DuckDB engines share. Raises InvalidPath, ConfigurationError.
     """
 
     dialect = "duckdb"

@@ -1,4 +1,4 @@
-"""Translates DuckDB's errors, including their positions and causes; removes paths and stack traces from messages."""
+"""Translates DuckDB's errors with their positions and causes, and removes paths and stack traces from messages."""
 
 import re
 from collections.abc import Callable, Generator
@@ -37,9 +37,9 @@ _IS_FATAL = re.compile(r"\b(?:INTERNAL|FATAL) Error\b")
 
 
 def may_invalidate_database(text: str) -> bool:
-    """Whether the error may have invalidated the database for all connections.
+    """Return whether the error may have invalidated the database for all connections.
 
-    An internal error while a statement runs invalidates it; an internal error in the planner does not.
+    An internal error during the execution of a statement does so, but an internal error in the planner does not.
     """
     return _IS_FATAL.search(text) is not None
 
@@ -126,8 +126,9 @@ def location_of(text: str) -> errors.ErrorLocation | None:
 
 
 def _is_plausible(location: errors.ErrorExcerpt, message: str) -> bool:
-    """Whether the caret is plausible: not inside a word, and on a word that the message mentions if it mentions
-    names.
+    """Return whether the caret is plausible.
+
+    It must not be inside a word. If the message mentions names, it must be on a word that the message contains.
     """
     position = position_of(location, "\n" * (location.line - 1) + location.shown)
     if position is None or position.column is None:

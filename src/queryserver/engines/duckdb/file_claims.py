@@ -28,13 +28,13 @@ from queryserver.errors.base import QueryServerError
 from queryserver.errors.statements import StatementRejected
 
 END_WAIT_S = 10.0
-"""How long to wait for a statement that lost its right to a file to end.
+"""Maximum time to wait for the end of a statement that has lost its right to a file.
 
-After that, the statement that waits is refused.
+After that, the waiting statement is refused.
 """
 _MAX_PROOF_THREADS = 8
 _MAX_ERRORS = 1_000
-"""Number of callback errors kept until their statements retrieve them, which usually happens immediately."""
+"""Maximum number of callback errors that are kept until their statements retrieve them, usually immediately."""
 _MARK = "file callback "
 _MARKED = re.compile(rf"{_MARK}([0-9a-f]{{16}})")
 _REFUSED = (errors.PermissionDenied, errors.NotFound, errors.Conflict, errors.InvalidRequest)
@@ -46,9 +46,9 @@ Stop = Callable[["FileStatement"], None]
 
 
 class CallbackFailed(Exception):
-    """Stands for a callback's error inside DuckDB.
+    """Raised in DuckDB callbacks in place of the original error, because DuckDB passes on only an exception's text.
 
-    Its text contains a marker that identifies the original error, because DuckDB passes on only the text.
+    The text contains a marker that identifies the original error.
     """
 
 
@@ -78,7 +78,7 @@ class FileStatement:
     def glob(self, pattern: str) -> Sequence[StoredFile]:
         """Claim and return the matching files.
 
-        DuckDB may call this up to three times and always gets the same files.
+        DuckDB may call this up to three times for a pattern, and always gets the same files.
         """
         files = self._listed.get(pattern)
         if files is None:
@@ -116,9 +116,9 @@ class FileClaims:
 
     def __init__(self) -> None:
         self.is_strict = False
-        """Whether a definition in the database may open files that no statement has named.
+        """Whether a stored definition, such as a view, may open files that no statement has named.
 
-        If so, DuckDB's own threads cannot open files while several statements run.
+        If so, DuckDB's own threads cannot open files while several statements are running.
         """
         self._changed = threading.Condition()
         self._running = set[FileStatement]()
@@ -138,7 +138,7 @@ class FileClaims:
         self._here.statement = statement
 
     def begin(self, files: RemoteFiles, stop: Stop) -> FileStatement:
-        """Register a statement that starts now. The caller must end it."""
+        """Register a statement that is about to start. The caller must call `FileStatement.end`."""
         statement = FileStatement(self, files, stop)
         with self._changed:
             self._running.add(statement)
@@ -157,7 +157,7 @@ class FileClaims:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Shut down the threads and free memory. No statement may be running."""
+        """Stop the threads and free the memory. No statement may be running."""
         self._proofs.shutdown(cancel_futures=True)
         self._reads.close()
 
@@ -235,12 +235,12 @@ class FileClaims:
         return CallbackFailed(f"{_MARK}{mark}")
 
     def error_of(self, text: str) -> QueryServerError | None:
-        """Return the callback error behind a DuckDB message; None if there is none."""
+        """Return the callback error that caused a DuckDB message; None if there is none."""
         match = _MARKED.search(text)
         return self._errors.get(match[1]) if match is not None else None
 
     def _claim(self, statement: FileStatement, file: StoredFile, *, is_proved: bool) -> bool:
-        """Try to claim a file. Return whether the statement now has the claim. The caller holds the lock."""
+        """Try to claim a file, and return whether the statement now has the claim. The caller holds the lock."""
         claimed = self._claimed.get(file.path)
         if claimed is None:
             claimed = self._claimed[file.path] = ClaimedFile(file)
@@ -317,7 +317,7 @@ class FileClaims:
             except QueryServerError:
                 if not statement.has_ended:
                     raise
-                continue  # the statement has ended in the meantime
+                continue  # the statement has ended in the meantime, so another claimant's rights are used
             if len(content) != length:
                 raise _changed(file.path)
             return content

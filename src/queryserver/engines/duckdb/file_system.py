@@ -4,8 +4,8 @@ They implement the methods of fsspec's AbstractFileSystem that DuckDB calls. Duc
 several methods concurrently for one open file.
 
 Each file of a COPY … TO appears only once it is complete, and no file remains if the statement fails or is canceled.
-The statement's target is replaced with a `target://` URL with a random marker, which identifies the statement and its
-real target, and which other statements cannot guess.
+The statement's target is replaced with a `target://` URL. Its random marker identifies the statement and the real
+target, and cannot be guessed by other statements.
 """
 
 import io
@@ -45,7 +45,7 @@ MAX_WAITING_BYTES = 32 * 1024 * 1024
 _MAX_THREADS = 8
 
 LOCAL_SCHEME, _FILE = "local", "file"
-"""The scheme shown in place of `file`.
+"""The scheme that statements use in place of `file`.
 
 DuckDB resolves every `file:` path on its own process's disk, even if another file system is registered for `file`. If
 `file://` were an allowed directory, DuckDB could read that whole disk.
@@ -93,7 +93,7 @@ class CopyTarget:
     """
 
     def __init__(self, statement: FileStatement, named: str, target: str) -> None:
-        """`named` is the path in the statement, `target` the same path as spelled by the store."""
+        """`named` is the path as written in the statement, and `target` is the store's spelling of this path."""
         self.statement = statement
         self._files = statement.files
         self.named = named.rstrip("/")
@@ -243,9 +243,9 @@ class CopyTarget:
 
 
 class CopyTargetFile:
-    """One file, written sequentially.
+    """One file of a COPY … TO statement, written sequentially.
 
-    `close` does not commit it, because DuckDB also closes the files of failed statements.
+    `close` does not commit the file, because DuckDB also closes the files of failed statements.
     """
 
     def __init__(self, files: RemoteFiles, path: str, create_parent: Callable[[str], None]) -> None:
@@ -356,9 +356,9 @@ class FileSystems:
 
 @cache
 def _case_variants(scheme: str) -> Sequence[str]:
-    """Return all upper- and lower-case spellings.
+    """Return all upper- and lower-case spellings of a scheme.
 
-    DuckDB allows any spelling, but looks up file systems by the exact spelling and otherwise uses its own disk.
+    DuckDB allows any spelling, but looks up file systems by the exact spelling, and uses the local disk if none matches.
     """
     return ["".join(letters) for letters in itertools.product(*({sign, sign.upper()} for sign in scheme))]
 
@@ -376,7 +376,7 @@ class _CallbackFileSystem(AbstractFileSystem):
 
     @contextmanager
     def _callback(self) -> Generator[None]:
-        """Wrap code that DuckDB calls, so that the statement can recover a domain error."""
+        """Wrap code that DuckDB calls, and record a domain error so that the statement can report it."""
         try:
             yield
         except QueryServerError as error:
@@ -408,7 +408,7 @@ class StoreFileSystem(_CallbackFileSystem):
             return self._claims.opened(name).file.modified or _EPOCH
 
     def isfile(self, path: str) -> bool:
-        """Whether a statement has named this file; other files are reported as missing."""
+        """Return whether a statement has named this file; other files are reported as missing."""
         return self._claims.is_claimed(store_path(path))
 
     def isdir(self, path: str) -> bool:  # noqa: ARG002
@@ -426,7 +426,7 @@ class StoreFileSystem(_CallbackFileSystem):
 class ReadFile:
     """An open file. DuckDB calls `seek` and `read` in several threads concurrently, and each thread has its own offset.
 
-    Without any `seek`, DuckDB reads sequentially from the start.
+    If no thread calls `seek`, DuckDB reads sequentially from the start.
     """
 
     def __init__(self, claimed: ClaimedFile, callback: Callback) -> None:
@@ -468,7 +468,7 @@ class ReadFile:
 
 
 class TargetFileSystem(_CallbackFileSystem):
-    """Writes the targets of COPY … TO, which are looked up by their statement's prefix."""
+    """Writes the files of COPY … TO statements. The prefix of a path identifies the statement."""
 
     def __init__(self, copies: Mapping[str, CopyTarget], claims: FileClaims) -> None:
         super().__init__([TARGET_SCHEME], claims)

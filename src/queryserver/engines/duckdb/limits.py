@@ -1,4 +1,4 @@
-"""The resources and limits of one DuckDB database. The server uses them without importing the driver."""
+"""The resources and limits of one DuckDB database. The server uses this module without importing the driver."""
 
 from dataclasses import dataclass, field
 
@@ -10,9 +10,9 @@ TEMPORARY_MAX_BYTES = 10 * 1024**3
 MEMORY_LIMIT = "256MB"
 
 _PROCESS_BYTES = 1024**3
-"""Memory allowed for a process, in addition to twice its database's limit.
+"""Memory that a process may use in addition to twice its database's memory limit.
 
-That limit covers only part of a statement's memory use.
+The process gets more than the database's limit, because that limit covers only part of a statement's memory use.
 """
 
 

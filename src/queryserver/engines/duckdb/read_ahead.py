@@ -2,7 +2,7 @@
 
 DuckDB reads the end of a Parquet file several times, a few KiB each, so small blocks are cached. It reads a row group's
 column chunks one by one in several threads, so each call also fetches some bytes after the chunk, as long as DuckDB
-turns out to use such bytes. It reads compressed files and JSON sequentially, so the next pieces are fetched in advance.
+uses these extra bytes. It reads compressed files and JSON sequentially, so the next pieces are fetched in advance.
 """
 
 import threading
@@ -25,14 +25,14 @@ _AHEAD_PIECES = 4
 _FOLLOWING_BYTES = 512 * 1024
 """Number of bytes fetched after a column chunk in the same call."""
 _CHUNK_BYTES = 1536 * 1024
-"""Maximum size of a chunk after which further bytes are fetched.
+"""Maximum size of a chunk for which extra bytes are fetched.
 
-DuckDB splits larger reads and requests the rest itself.
+DuckDB splits larger reads itself and requests the remaining bytes.
 """
 _MAX_CHUNKS = 8
-"""Maximum number of a file's chunks that are kept so that the bytes after them can be served."""
+"""Maximum number of chunks kept per file to serve reads of their extra bytes."""
 _TRIAL_CHUNKS = 6
-"""If none of the extra bytes of this many chunks were used, no more extra bytes are fetched."""
+"""Number of chunks after which no more extra bytes are fetched if none of them were used."""
 _MAX_THREADS = 8
 _SEQUENTIAL_READS = 2
 """Number of sequential reads after which reading ahead starts."""
@@ -164,7 +164,7 @@ class FileContent:
             return opened
 
     def forget(self) -> None:
-        """Free all memory, including that of files which DuckDB has not closed yet."""
+        """Free all memory, including the memory of open files that DuckDB has not closed yet."""
         self.reads.forget(self._number)
         with self._lock:
             opened = list(self._opened)
@@ -217,7 +217,10 @@ class FileContent:
 
 
 class OpenFileReads:
-    """The reads of one open file. Callable from any thread; must be closed."""
+    """Reads an open file, and fetches the next pieces in advance once it is read sequentially.
+
+    Callable from any thread. Must be closed.
+    """
 
     def __init__(self, content: FileContent) -> None:
         self._content = content
@@ -255,9 +258,9 @@ class OpenFileReads:
             self._drop(self._content.size)
 
     def _due(self, offset: int, end: int) -> list[_Piece]:
-        """Return the pieces read ahead that cover [offset, end) without a gap from `offset` on.
+        """Return the pieces read ahead that cover [offset, end) from `offset` on, without gaps.
 
-        Also starts fetching the next pieces.
+        Also starts to fetch the next pieces if the file is read sequentially.
         """
         is_ahead = bool(self._ahead) and self._ahead[0].start <= offset < self._ahead[-1].end
         if offset == self._next:

@@ -39,9 +39,9 @@ class ResultViews:
         self._results = results
         self._tables: dict[str, StoredResultTable] = {}
         self._failures = dict[str, QueryServerError]()
-        """Why a result cannot be read, by operation ID.
+        """Errors of results that cannot be read, by operation ID.
 
-        Reported only if DuckDB looks up the table, because the ID may be nothing but text in a string.
+        An error is reported only if DuckDB looks up the table, because the ID may just be part of a string.
         """
 
     def begin(self, tokens: Sequence[Token]) -> None:
@@ -75,11 +75,11 @@ class ResultViews:
             # A failed transaction does not allow dropping a view, but its rollback removes the view.
             with suppress(duckdb.Error):
                 self._connection.unregister(_view_of(operation_id))
-            with suppress(QueryServerError):  # the server closes the result with the session
+            with suppress(QueryServerError):  # the server closes the result with the session at the latest
                 table.close()
 
     def error_of(self, text: str) -> EngineError | None:
-        """Return the error behind a DuckDB message if a result caused it; otherwise None."""
+        """Return the domain error for a DuckDB message that a result has caused; otherwise None."""
         for table in self._tables.values():
             if table.failure is not None:
                 return _as_engine_error(table.failure)
@@ -126,7 +126,7 @@ def _named(tokens: Sequence[Token]) -> Sequence[str]:
 
 
 def _is_definition(tokens: Sequence[Token]) -> bool:
-    """Whether the statement stores a definition that reads its tables later, such as a view or a macro."""
+    """Return whether the statement stores a definition that reads its tables later, such as a view or a macro."""
     words = [token.name for token in tokens]
     if words[:1] == ["explain"]:  # EXPLAIN ANALYZE executes the definition
         words = words[next((place for place, word in enumerate(words) if word in _DEFINITION_KEYWORDS), 0) :]

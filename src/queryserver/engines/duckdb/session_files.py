@@ -69,8 +69,7 @@ class SessionFileAccess:
         return FileAnswer(answer, self, self._copied)
 
     def rewritten(self, text: str, tokens: Sequence[Token]) -> tuple[str, Sequence[Token]] | None:
-        """Prepare a COPY statement that accesses files and return its text and tokens; return None for any other
-        statement.
+        """Prepare a COPY statement that accesses files, and return its text and tokens; None for any other statement.
 
         The target of COPY … TO is replaced with a `target://` URL. Raises StatementRejected for a computed target, and
         a `permission_denied` error for paths without a known scheme.
@@ -100,7 +99,7 @@ class SessionFileAccess:
         return changed, tokenize(changed)
 
     def error_of(self, text: str) -> QueryServerError | None:
-        """Return the error behind a DuckDB message if a file caused it; otherwise None."""
+        """Return the domain error for a DuckDB message that a file has caused; otherwise None."""
         statement = self._statement
         if statement is None:
             return None
@@ -113,7 +112,7 @@ class SessionFileAccess:
         return None
 
     def rows(self, read: Callable[[], Sequence[pa.RecordBatch]]) -> Sequence[pa.RecordBatch]:
-        """Read the next rows; release the files after the last row."""
+        """Read the next rows, and release the statement's files after the last row."""
         try:
             with self._working():
                 batches = read()
@@ -166,9 +165,7 @@ class SessionFileAccess:
                 raise (error if copied is None else _with_own_target(error, copied)) from error
 
     def _stop(self, statement: FileStatement) -> None:
-        """Interrupt the statement, from the thread of another session, because the statement lost its right to a
-        file.
-        """
+        """Interrupt the statement because it has lost its right to a file. Called in another session's thread."""
         deadline = time.monotonic() + END_WAIT_S
         while not (is_idle := self._at_work.acquire(timeout=_INTERRUPT_INTERVAL_S)) and time.monotonic() < deadline:
             with self._changing:
@@ -219,7 +216,8 @@ def _as_engine_error(error: QueryServerError) -> EngineError:
     """Convert an error to an EngineError with the same code and message."""
     if isinstance(error, EngineError):
         return error
-    return _rejected(error, error.message.replace("file:///", f"{LOCAL_SCHEME}:///"))  # as the statement names it
+    # The message must use the scheme that statements use.
+    return _rejected(error, error.message.replace("file:///", f"{LOCAL_SCHEME}:///"))
 
 
 def _rejected(error: QueryServerError, message: str) -> EngineError:
@@ -228,8 +226,9 @@ def _rejected(error: QueryServerError, message: str) -> EngineError:
 
 
 def _with_own_target(error: EngineError, copied: CopyTarget) -> EngineError:
-    """Replace the rewritten target in DuckDB's message with the target named in the statement, and cut it from the
-    excerpt.
+    """Replace the rewritten target in DuckDB's message with the target named in the statement.
+
+    The excerpt is truncated before the rewritten target.
     """
     message = copied.shown(error.message.partition("\n\nLINE ")[0])
     place = error.location

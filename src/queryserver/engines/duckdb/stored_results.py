@@ -29,11 +29,11 @@ from queryserver.platform.caches import LruCache
 MAGIC = b"ARROW1"
 _FILE_HEADER = MAGIC + b"\0\0"
 _STREAM_OFFSET = len(_FILE_HEADER)
-"""Offset of the stream within the file format."""
+"""Offset of the stream in a file of this format."""
 _SIZE_BYTES = 1 << 40
 """Nominal size of every piece's file, regardless of its content."""
 _PREFIX = struct.Struct("<Ii")
-"""Precedes the metadata of each message in a stream: FFFFFFFF and the metadata's size in bytes."""
+"""The prefix of each message's metadata in a stream: FFFFFFFF and the metadata's size in bytes."""
 _CONTINUATION = 0xFFFFFFFF
 _END_BYTES = 8
 _HEAD_BYTES = 64 * 1024
@@ -94,7 +94,7 @@ class _Pieces:
         self._result = result
         self._are_files: bool | None = None
         self._files = dict[int, _FileSource]()
-        """Files that were opened along with a requested file and not used yet."""
+        """Files that were opened together with a requested file and have not been used yet."""
         self._lock = Lock()
 
     def opened(self, number: int) -> _PieceSource:
@@ -110,7 +110,8 @@ class _Pieces:
                 file = opened.pop(number, None)
                 self._are_files = file is not None
                 self._files |= opened
-                for unused in list(self._files)[:-_MAX_PREFETCHED_FILES]:  # of another scan that has advanced further
+                # The oldest files were opened for another scan, which has advanced further.
+                for unused in list(self._files)[:-_MAX_PREFETCHED_FILES]:
                     del self._files[unused]
             return file
 
@@ -156,7 +157,8 @@ def _read_schema_message(read: Callable[[int, int], bytes]) -> bytes:
 
 
 class StoredResultTable:
-    """Presents an open result's rows. `dataset` is passed to DuckDB. Call `close` when no scan is running."""
+    """Presents an open result's rows as `dataset`, which DuckDB scans. `close` must be called when no scan is running.
+    """
 
     def __init__(self, result: RemoteResult) -> None:
         """Read the schema of each piece. Raises domain errors."""
@@ -182,7 +184,7 @@ class StoredResultTable:
         self.dataset = ds.FileSystemDataset(fragments, self.schema, form)
 
     def close(self) -> None:
-        """Close the result on the server. The table is closed even if that raises a domain error."""
+        """Close the result on the server. The table is closed even if this raises a domain error."""
         # The dataset references files that reference this table: a cycle through Arrow that Python cannot collect.
         self._is_closed = True
         del self.dataset
@@ -194,9 +196,10 @@ class StoredResultTable:
         self._result.close()
 
     def open(self, file: "PieceFile") -> "tuple[_PieceSource, int]":
-        """Open a piece as a stream with the table's schema. Return its bytes and size; each call yields the same bytes.
+        """Open a piece as a stream with the table's schema, and return the source of its bytes and its size.
 
-        Files that have not been used for a while must be opened again. Raises domain errors.
+        Every call for a piece yields the same bytes. A piece that was evicted from the cache must be opened again.
+        Raises domain errors.
         """
         if self._is_closed:
             raise errors.StorageError("The result is closed.")
@@ -265,7 +268,7 @@ class PieceFile:
         return self._at
 
     def read(self, size: int = -1) -> bytes:
-        """Read bytes. Raises OSError; the cause is stored in the table's `failure`."""
+        """Read bytes at the current offset. Raises OSError, whose cause is stored in the table's `failure`."""
         stored, start = self._stored or self._opened(), self._at
         stop = _SIZE_BYTES if size < 0 else min(start + size, _SIZE_BYTES)
         if start >= _STREAM_OFFSET and stop <= self._stream_end:

@@ -30,7 +30,7 @@ class ProcessDirectory:
     def __init__(self, root: Path) -> None:
         common = root / _DIRECTORY
         common.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _locked(common):  # so that no other process takes the new directory for an orphan
+        with _locked(common):  # so that no other process removes the new directory as an orphan
             for left in common.iterdir():
                 with suppress(OSError), _locked(left, waits=False):
                     shutil.rmtree(left, ignore_errors=True)
@@ -65,9 +65,9 @@ class TemporaryFilesLimit:
         self._limit: int | None = None
 
     def apply(self, connection: duckdb.DuckDBPyConnection) -> None:
-        """Set the current limit for the whole database. Blocks.
+        """Set the limit for the whole database, according to the free disk space.
 
-        DuckDB refuses a limit below the current use; the previous limit then remains until less is in use.
+        DuckDB refuses a limit below the current usage. The previous limit then remains until the usage has dropped.
         """
         limit = self._max_bytes
         if not self._floor.is_off:
@@ -80,7 +80,7 @@ class TemporaryFilesLimit:
                 self._limit = limit
 
     def error_of(self, text: str) -> errors.QueryServerError | None:
-        """Return the error behind a driver message if this limit caused it; otherwise None."""
+        """Return the domain error for a driver message that this limit has caused; otherwise None."""
         if "max_temp_directory_size" not in text:
             return None
         if self._limit is not None and self._limit < self._max_bytes:

@@ -85,7 +85,8 @@ def child_types(native: DuckDBPyType) -> list[tuple[str, DuckDBPyType]]:
 
 
 def _readable_type(native: DuckDBPyType) -> str:
-    """Return the type to cast a value to so that Arrow can represent it; the type itself if Arrow already can."""
+    """Return the type to which values must be cast so that Arrow can represent them; the same type if it already can.
+    """
     match native.id:
         case kind if kind in _AS_TEXT:
             return "VARCHAR"
@@ -132,14 +133,14 @@ def correct_batch(
     """Return the batch with the names of `columns`, out-of-range dates as text (`text_union`), and dense unions.
 
     Dates from year 1 to 9999 are in range. `natives` contains DuckDB's types for columns that are read as text or have
-    members that are.
+    members that are read as text, and None for all other columns.
     """
     arrays = [_corrected(*one) for one in zip_longest(batch.columns, natives)]
     return pa.RecordBatch.from_arrays(arrays, names=[one.name for one in columns])
 
 
 def is_read_as_text(native: DuckDBPyType) -> bool:
-    """Whether values are read as text although their final Arrow type is not text."""
+    """Return whether values are read as text although their final Arrow type is not text."""
     return native.id == "uhugeint" or any(is_read_as_text(child) for _, child in child_types(native))
 
 
@@ -164,7 +165,7 @@ def _corrected(array: pa.Array, native: DuckDBPyType | None = None) -> pa.Array:
 
 
 def _has_dates(kind: pa.DataType) -> bool:
-    """Whether nested values contain dates or timestamps."""
+    """Return whether nested values contain dates or timestamps."""
     return any(
         pa.types.is_date(one) or pa.types.is_timestamp(one) or (pa.types.is_nested(one) and _has_dates(one))
         for one in member_types(kind)
@@ -188,9 +189,7 @@ def _corrected_timestamps(array: pa.Array) -> pa.Array:
 def _with_text_outside_calendar(
     array: pa.Array, ticks: pa.Array, first: int, last: int, text: Callable[[int], str]
 ) -> pa.Array:
-    """Return the array unchanged if all values are in [first, last]; otherwise convert the values outside it to
-    text.
-    """
+    """Convert the values outside [first, last] to text. Return the array unchanged if there are none."""
     earliest, latest = _extremes(ticks)
     if earliest is None or (earliest >= first and latest <= last):
         return array
@@ -249,14 +248,14 @@ def _readable_column(number: int, native: DuckDBPyType) -> str:
 
 
 def has_own_size(native: DuckDBPyType) -> bool:
-    """Whether all values of the type have the same size."""
+    """Return whether all values of the type have the same size."""
     if native.id in {"varchar", "blob", "list", "map", "array", "bignum", "variant", "geometry"}:
         return False
     return all(has_own_size(child) for _, child in child_types(native))
 
 
 def require_small(batch: pa.RecordBatch, columns: tuple[Column, ...], cell_max_bytes: int, rows_before: int) -> None:
-    """Reject a value above the limit before it leaves the engine. Raises cell_too_large, RowTooLarge.
+    """Reject a value or row above its size limit before it leaves the engine. Raises cell_too_large, RowTooLarge.
 
     Only batches above the limit are inspected. Members of nested values are checked with the whole result (`Spool`).
     """
@@ -270,11 +269,11 @@ def require_small(batch: pa.RecordBatch, columns: tuple[Column, ...], cell_max_b
 
 
 _SMALL_BYTES = 1024 * 1024
-"""Batches up to this average size are concatenated, which copies them."""
+"""Maximum average size of the batches that are concatenated, which copies them."""
 
 
 class DuckdbAnswer:
-    """Reads a statement's rows through Arrow. One batch is read ahead, so that errors appear early.
+    """Reads a statement's rows through Arrow. One batch is read ahead, so that errors are reported early.
 
     `around` wraps each driver call. `natives` is passed on to `correct_batch`.
     """
@@ -306,7 +305,7 @@ class DuckdbAnswer:
             raise
 
     def hide_excerpts(self) -> None:
-        """Also omit the statement excerpt from errors in later batches, because it contains parameter values."""
+        """Omit the statement excerpt from the errors of later batches too, because it contains parameter values."""
         around = self._around
 
         @contextmanager
@@ -352,7 +351,7 @@ class DuckdbAnswer:
 def _concatenated(batches: Sequence[pa.RecordBatch], size_bytes: int) -> Sequence[pa.RecordBatch]:
     """Concatenate small batches, because each batch costs some 50 µs downstream.
 
-    Arrow cannot do so with sparse unions.
+    Batches with sparse unions stay separate, because Arrow cannot concatenate them.
     """
     if len(batches) < 2 or size_bytes > _SMALL_BYTES * len(batches):
         return batches

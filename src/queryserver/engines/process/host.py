@@ -245,7 +245,7 @@ class _Session:
             _leave(1)
 
     def _leaves_no_memory(self, error: QueryServerError) -> bool:
-        """Whether a failed request retains so much memory that a new process must replace this one.
+        """Return whether a failed request retains so much memory that a new process must replace this one.
 
         Memory that other sessions fill deliberately does not count, because they still need it.
         """

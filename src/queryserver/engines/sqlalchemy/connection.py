@@ -123,7 +123,7 @@ def _driver_error(error: Exception) -> Exception:
 
 
 def _is_server_error(error: Exception) -> bool:
-    """Whether the server reported the error. Such an error has its number as the first argument, or an SQLSTATE."""
+    """Return whether the server reported the error. Such an error has its number as the first argument, or an SQLSTATE."""
     number = error.args[0] if error.args else None
     if isinstance(number, int):
         return number > 0 and number not in _MYSQL_CLIENT_NUMBERS and not isinstance(error, OSError)
