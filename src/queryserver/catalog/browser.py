@@ -240,9 +240,7 @@ class Samples:
     ) -> RecordedStatement | None:
         """Start sampling as an operation that does not appear in the history.
 
-        Return None for a view if the connector does not sample views.
-
-        Raises too_many_statements, quota_exceeded.
+        Return None for a view if the connector does not sample views. Raises too_many_statements, quota_exceeded.
         """
         source = self.connectors.resolve(user, connector)
         statement: str | None = HELLO

@@ -114,8 +114,7 @@ def functions(of: str | None) -> CatalogQuery[list[protocol.FunctionDescription]
 
 
 def function(name: str) -> CatalogQuery[protocol.FunctionDescription | None]:
-    """Build the query for one function, by its name or by `database.name`. The result is None for an unknown function.
-    """
+    """Build the query for one function, by its name or by `database.name`. Its result is None if there is none."""
 
     async def run(catalog: protocol.Catalog) -> protocol.FunctionDescription | None:
         found = await catalog.function(None, name)

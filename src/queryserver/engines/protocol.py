@@ -307,7 +307,7 @@ class EngineSession(Protocol):
         ...
 
     async def is_alive(self) -> bool:
-        """Return whether the session can accept another statement. Implementations need not contact the engine to decide."""
+        """Return whether the session can accept another statement. Implementations need not contact the engine."""
         ...
 
 

@@ -72,8 +72,7 @@ def record_batch(rows: Rows, names: Sequence[str], readers: Sequence[Callable[[V
 
 
 def offsets(values: Values) -> pa.Array:
-    """Return Arrow list offsets: the start of each list in the flattened items, followed by the end of the last list.
-    """
+    """Return Arrow list offsets: the start of each list in the flattened items, then the end of the last list."""
     ends = itertools.accumulate((0 if value is None else len(value) for value in values), initial=0)
     return pa.array(ends, pa.int32())
 

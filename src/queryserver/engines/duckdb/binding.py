@@ -49,8 +49,7 @@ _PLAIN_ELEMENTS = {ParameterType.BOOLEAN, ParameterType.BIGINT, ParameterType.VA
 
 @dataclass(frozen=True, slots=True)
 class ParameterizedStatement:
-    """A statement that DuckDB runs: its `text` with markers, its parsed form, and the values of the markers in order.
-    """
+    """A statement that DuckDB runs: its text with markers, its parsed form, and the markers' values in order."""
 
     text: str
     statement: duckdb.Statement

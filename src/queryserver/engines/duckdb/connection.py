@@ -319,7 +319,10 @@ class DuckdbConnection:
         return count[0] if count and isinstance(count[0], int) else 0
 
     def _in_transaction(self) -> bool:
-        """Return whether a transaction is open. Outside a transaction, two statements get different transaction numbers."""
+        """Return whether a transaction is open.
+
+        Outside a transaction, two statements get different transaction numbers.
+        """
         with self.engine_errors():
             return (
                 self.native.sql(_TRANSACTION_NUMBER_QUERY).fetchall()

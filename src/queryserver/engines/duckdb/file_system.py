@@ -358,7 +358,8 @@ class FileSystems:
 def _case_variants(scheme: str) -> Sequence[str]:
     """Return all upper- and lower-case spellings of a scheme.
 
-    DuckDB allows any spelling, but looks up file systems by the exact spelling, and uses the local disk if none matches.
+    DuckDB allows any spelling, but looks up file systems by the exact spelling. If none matches, it uses the local
+    disk.
     """
     return ["".join(letters) for letters in itertools.product(*({sign, sign.upper()} for sign in scheme))]
 

@@ -157,8 +157,7 @@ def _read_schema_message(read: Callable[[int, int], bytes]) -> bytes:
 
 
 class StoredResultTable:
-    """Presents an open result's rows as `dataset`, which DuckDB scans. `close` must be called when no scan is running.
-    """
+    """Presents an open result's rows as `dataset`, which DuckDB scans. Must be closed, but not during a scan."""
 
     def __init__(self, result: RemoteResult) -> None:
         """Read the schema of each piece. Raises domain errors."""

@@ -85,8 +85,7 @@ def child_types(native: DuckDBPyType) -> list[tuple[str, DuckDBPyType]]:
 
 
 def _readable_type(native: DuckDBPyType) -> str:
-    """Return the type to which values must be cast so that Arrow can represent them; the same type if it already can.
-    """
+    """Return the type to which values must be cast so that Arrow can represent them, or else the type itself."""
     match native.id:
         case kind if kind in _AS_TEXT:
             return "VARCHAR"

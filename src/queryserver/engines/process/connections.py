@@ -39,7 +39,7 @@ class ProcessLoader:
         async with staging_table(load.staging, ledger, partial(self.drop, load.staging)) as staging:
             async with self._connection.slots.slot(self._connection.user_id):
                 rows, is_late = await self._write(load, batches)
-            await staging.publish(asyncio.sleep(0))  # the process has already done the last step
+            await staging.publish(asyncio.sleep(0))  # the process has already published the rows
             if is_late:
                 deliver_cancel(None)
             return rows
@@ -71,7 +71,7 @@ class ProcessLoader:
             return read_row_count(call.result(), "rows") or 0, True
 
     async def _feed(self, batches: AsyncIterator[pa.RecordBatch], call: "asyncio.Task[Frame]") -> None:
-        """Send the batches, then `end`. Stop early if the process fails; it reads up to `end` in any case."""
+        """Send the batches, followed by `end`, which is sent even if the process fails earlier."""
         writer = BatchWriter()
         async for batch in batches:
             if call.done():
@@ -83,7 +83,7 @@ class ProcessLoader:
     async def _send(self, message: dict[str, object], *contents: pa.Buffer) -> None:
         """Send a frame completely, even if the caller is canceled.
 
-        A lost process is not reported here but by its reply.
+        If the process is lost, the error is raised when its reply is read.
         """
         sending = asyncio.ensure_future(self._connection.channel.send(message, *contents))
         sending.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -94,7 +94,10 @@ class ProcessLoader:
         return await asyncio.shield(await self._begin_request(kind, table))
 
     async def _begin_request(self, kind: str, content: TableName | TableLoad) -> "asyncio.Task[Frame]":
-        """Start a request once the previous one has ended, which a cancellation may have left running."""
+        """Start a request once the previous one has ended.
+
+        A cancellation may have left the previous request running. Raises SessionLost if it does not end in time.
+        """
         if self._call is not None and not self._call.done():
             await asyncio.wait({self._call}, timeout=STOP_S)
         if self._over or (self._call is not None and not self._call.done()):
@@ -116,7 +119,7 @@ class ProcessLoader:
 
 
 _MIN_SLOTS = 2
-"""Minimum number of slots that one user may occupy."""
+"""Minimum value of the per-user slot limit."""
 
 _OPEN_TRIES = 3
 
@@ -126,8 +129,8 @@ OpenedT = TypeVar("OpenedT", ProcessSession, ProcessLoader)
 class ProcessConnections:
     """Opens an engine's connections. The engine must close this object.
 
-    `file_key` identifies the file that one process opens; if it is None, each user gets a separate process. At most
-    `max_statements` run at a time, and at most half of them for one user.
+    `file_key` identifies the file that one process opens. If it is None, each user gets a separate process. At most
+    `max_statements` statements run at a time, and one user may run at most half of them.
     """
 
     def __init__(

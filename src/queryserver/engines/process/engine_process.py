@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 START_S = 60.0
 """Time limit for loading the program, and for opening the database, on a busy machine."""
 STOP_S = 5.0
-"""How long closing a database may take."""
+"""How long a process may take to close its database or to exit before it is killed."""
 _PROGRESS_S = 1.0
 _STDERR_LINES = 20
 _LINE_BYTES = 2_000
@@ -190,8 +190,8 @@ class EngineProcess:
         message = {"kind": "session", "session": number, "is_loader": is_loader}
         request = self._send_control(message, packed((user_id, options)), descriptors=[theirs.fileno()])
         sending = asyncio.create_task(request, name="engine-process-session")
-        # Closed only after sending, even if the caller is canceled, because the descriptor number could be reused for
-        # another file.
+        # The descriptor is closed only after it has been sent, even if the caller is canceled. Otherwise, its number
+        # could be reused for another file before it is sent.
         sending.add_done_callback(lambda _: theirs.close())
         self._keep_task(sending)
         self._note_request()
@@ -239,14 +239,14 @@ class EngineProcess:
         return question.result() if question.done() else None
 
     def kill(self, cause: EndCause, session: int = 0) -> None:
-        """Kill the process, so that `failure` reports `cause`. `session` is the session responsible."""
+        """Record `cause`, and kill the process. `session` is the number of the session responsible; 0 if none is."""
         self.record_end(cause, session)
         if self._process.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     def record_end(self, cause: EndCause, session: int = 0) -> None:
-        """Record that the process has ended or must end. No session is opened after that.
+        """Record why the process has ended or must end, so that no more sessions are opened.
 
         Only the first cause is recorded.
         """
@@ -254,7 +254,7 @@ class EngineProcess:
             self._cause, self._culprit = cause, session
 
     async def close(self) -> None:
-        """Close the database and end the process, killing it after `STOP_S`. Idempotent."""
+        """Close the database and end the process. Kill it if this takes longer than `STOP_S`. Idempotent."""
         self.record_end(EndCause.CLOSED)
         self._keep_task(asyncio.create_task(self._send_control({"kind": "stop"}), name="engine-process-stop"))
         with suppress(TimeoutError):
@@ -357,7 +357,7 @@ class EngineProcess:
     ) -> None:
         """Send a control message.
 
-        Run this as a task, so that the frame is sent completely even if the caller is canceled.
+        Callers run this in a task, so that the frame is sent completely even if they are canceled.
         """
         with suppress(ChannelClosed):
             await self._control.send(message, content, descriptors=descriptors)
@@ -395,7 +395,7 @@ class EngineProcess:
                 os.close(descriptor)
 
     async def _reply(self, frame: Frame) -> Reply:
-        """Return the session's reply to a call; a domain error becomes a reply that contains the error."""
+        """Return the session's reply to a call. If a domain error is raised, the reply contains the error."""
         answer = self._answers.get(_number(frame, "session"))
         method, arguments = frame.message.get("method"), frame.message.get("arguments")
         if answer is None or not isinstance(method, str) or not isinstance(arguments, dict):
@@ -404,7 +404,7 @@ class EngineProcess:
             return await answer(method, arguments, frame.content)
         except QueryServerError as error:
             return Reply({"error": encode_error(error)})
-        except Exception:  # the outermost handler of a task: the statement gets an error, the log the details
+        except Exception:  # the outermost handler of a task: the statement gets an error, and the log gets the details
             log.exception("engine process call failed", method=method)
             return Reply(
                 {"error": encode_error(errors.StorageUnavailable("The storage request failed; see the server log."))}

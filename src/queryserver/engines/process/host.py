@@ -1,7 +1,7 @@
 """The program of an engine process, which opens one database for the server and runs its sessions.
 
 The process has a control channel, a channel for calls to the server, and one channel per session. One thread serves
-each channel. All calls block, except that the control thread must always respond.
+each channel. Session threads may block for a long time, but the control thread must always respond.
 """
 
 import itertools
@@ -176,7 +176,7 @@ class _Session:
         return self._request is not None
 
     def interrupt(self, request: int | None = None) -> None:
-        """Interrupt a request if it is running; if `request` is None, the current request.
+        """Interrupt a request if it is running, or the current request if `request` is None.
 
         Called by the control thread.
         """
@@ -194,7 +194,7 @@ class _Session:
         return self._connection.progress() if self._connection is not None and self._writer is None else None
 
     def refuse(self, error: QueryServerError) -> None:
-        """Reject a session that cannot be started, reporting `error`."""
+        """Report `error` to the server for a session that cannot be started."""
         with suppress(ChannelClosed):
             self._send_error(error, ends=False)
         self._channel.close()
@@ -225,7 +225,7 @@ class _Session:
             self._request = request
 
     def _reply(self, work: Callable[[], None]) -> None:
-        """Run `work`, which sends its reply; on failure, send the error instead. Raises ChannelClosed."""
+        """Run `work`, which sends its own reply. If it fails, send the error instead. Raises ChannelClosed."""
         failed: QueryServerError | None = None
         try:
             work()
@@ -247,7 +247,8 @@ class _Session:
     def _leaves_no_memory(self, error: QueryServerError) -> bool:
         """Return whether a failed request retains so much memory that a new process must replace this one.
 
-        Memory that other sessions fill deliberately does not count, because they still need it.
+        For an error other than a lack of memory, returns False while other sessions are busy, because these may still
+        need the memory.
         """
         limit, _ = resource.getrlimit(resource.RLIMIT_AS)
         mapped = address_space_bytes()
@@ -453,8 +454,8 @@ def _leave(code: int) -> NoReturn:
 def confine_process(configuration: Mapping[str, Any], writable: Iterable[Path]) -> None:
     """Confine this process.
 
-    It can then use at most `memory_bytes` of the configuration as additional memory. If the kernel has Landlock, it can
-    write only below those directories in `writable` that exist.
+    It can then use at most the configuration's `memory_bytes` in addition to its current memory. If the kernel supports
+    Landlock, the process can write only below the directories in `writable`, as far as they exist.
     """
     confine(
         Confinement(

@@ -108,9 +108,9 @@ def decode_columns(message: Sequence[Sequence[str]]) -> tuple[Column, ...]:
 
 
 def encode_rendered(statement: "str | BoundStatement") -> dict[str, Any] | None:
-    """Encode what a BoundStatement in the process has recorded about the text it rendered last.
+    """Encode which text a BoundStatement in the process rendered last, and where the values are in it.
 
-    The server needs this for error positions and redaction.
+    The server needs this for error positions and redaction. Returns None for a statement that is plain text.
     """
     if isinstance(statement, str):
         return None

@@ -22,7 +22,7 @@ _HALF_LIFE_S = 600.0
 @dataclass(slots=True)
 class _LossRecord:
     score: float = 0.0
-    """Number of lost processes; decays by half every ten minutes."""
+    """Number of lost processes, halved every ten minutes."""
     lost_at: float = 0.0
     waits_until: float = 0.0
 
@@ -62,7 +62,7 @@ Configuration = Mapping[str, Any]
 """The configuration passed to the program. Engines with equal configurations share a process."""
 
 _MAX_TURN_WAIT_S = 30.0
-"""How long to wait for an engine that uses the same file with different settings."""
+"""How long to wait for a file that is in use with different settings, or until a new user's process is allowed."""
 _CHECK_INTERVAL_S = 0.05
 _IDLE_S = 60.0
 """How long a user's process is kept once it has no sessions."""
@@ -97,10 +97,10 @@ class _SpareProcess:
 
 
 class EngineProcesses:
-    """Processes shared by a server's engines of one kind. Each engine calls `leave` when it is closed.
+    """Processes shared by a server's engines of one kind. Each engine must call `leave` when it is closed.
 
     `program` is the Python source that a process runs. Once there are `max_users` processes for in-memory databases, an
-    idle process is ended to make room for a new user; if none is idle, the user waits.
+    idle process is ended before one is started for a new user. If no process is idle, the user waits.
     """
 
     def __init__(self, program: str, *, max_users: int = MAX_USERS) -> None:
@@ -121,8 +121,7 @@ class EngineProcesses:
     ) -> AsyncGenerator[EngineProcess]:
         """Yield the process that has the named file open. It counts as in use inside the context.
 
-        Engines with different settings take turns: an idle process is replaced; a busy process must become idle first.
-        Raises EngineUnavailable.
+        A process with different settings is replaced once it is idle. Raises EngineUnavailable.
         """
         file = self._files.setdefault(name, _DatabaseFile())
         file.engines.add(engine)
@@ -165,14 +164,14 @@ class EngineProcesses:
                 pooled.idle = loop.call_later(_IDLE_S, lambda: self._end_later(self._users.pop(key, None)))
 
     def losses_for(self, engine: object, name: Hashable | None) -> ProcessLosses:
-        """Return the losses of the named file or, if `name` is None, of the engine's in-memory databases."""
+        """Return the loss record of the named file or, if `name` is None, of the engine's in-memory databases."""
         if name is None:
             return self._memory_engines.setdefault(engine, ProcessLosses())
         return self._files.setdefault(name, _DatabaseFile()).losses
 
     async def leave(self, engine: object) -> None:
         """End the engine's processes, except those that another engine uses. Idempotent."""
-        for file in list(self._files.values()):  # other engines may add files meanwhile
+        for file in list(self._files.values()):  # other engines may add files in the meantime
             if engine in file.engines:
                 async with file.lock:
                     file.engines.discard(engine)
@@ -248,7 +247,7 @@ class EngineProcesses:
             self._keep_ending(pooled.process.close())
 
     async def _started(self, configuration: Configuration) -> EngineProcess:
-        """Return a process with the database open. Uses the spare process if there is one."""
+        """Return a process that has opened the database. Uses the spare process if there is one."""
         process = None
         while process is None or process.has_ended:
             process = await self._loaded()

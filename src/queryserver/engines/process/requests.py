@@ -177,7 +177,7 @@ def _files(files: Sequence[StoredFile]) -> Reply:
 
 
 class _Write:
-    """Writes one file. A task stays inside the context of `StatementFiles.write` over many calls."""
+    """Writes one file over many calls. A separate task stays inside the context of `StatementFiles.write`."""
 
     def __init__(self, files: StatementFiles, path: str, *, overwrite: bool) -> None:
         self._files = files
@@ -210,7 +210,7 @@ class _Write:
         self._task.cancel()
         await asyncio.wait({self._task})
         if not self._task.cancelled():
-            self._task.exception()  # marks it as retrieved; it was already raised by the write, or is irrelevant
+            self._task.exception()  # marks it as retrieved: another call has raised it, or it no longer matters
 
     def _require_open(self) -> None:
         with suppress(asyncio.CancelledError):
@@ -234,7 +234,7 @@ _ResultHandler = Callable[[Mapping[str, Any]], Awaitable[Reply]]
 class ResultRequests:
     """Handles one session's result calls.
 
-    Statements run one at a time; call `close` at the end of each statement.
+    Statements run one at a time. `close` must be called at the end of each statement.
     """
 
     def __init__(self, results: StatementResults) -> None:
@@ -350,7 +350,7 @@ class SessionRequests:
         raise errors.PermissionDenied("This session cannot access storage files or stored results.")
 
     def begin(self) -> None:
-        """Discard the previous statement's warnings. Call this when a statement starts."""
+        """Discard the previous statement's warnings. Must be called when a statement starts."""
         if self._results is not None:
             self._results.warnings = []
 

@@ -103,7 +103,7 @@ class Connection:
         return frame
 
     def decode(self, read: Callable[[], Read]) -> Read:
-        """Decode a frame with `read`. The process is killed if the frame is invalid."""
+        """Decode a frame with `read`. Kill the process if the frame is invalid, and raise engine_process_lost."""
         try:
             return read()
         except ChannelClosed:
@@ -120,10 +120,7 @@ class Connection:
             self.losses.note(self.user_id, share)
 
     async def stop(self, call: "asyncio.Task[None] | asyncio.Task[Frame]") -> None:
-        """Interrupt the call repeatedly until it has ended.
-
-        The process is killed if the call has not ended within `STOP_S`.
-        """
+        """Interrupt the call repeatedly until it has ended. Kill the process if this takes longer than `STOP_S`."""
         deadline = asyncio.get_running_loop().time() + STOP_S
         while not call.done():
             if self.requests is not None:  # in each iteration, because the next read may block too
@@ -135,7 +132,7 @@ class Connection:
             await asyncio.wait({call}, timeout=_INTERRUPT_INTERVAL_S)
 
     async def leave(self) -> None:
-        """Wait until the process has closed the session. The process is killed if that takes longer than `STOP_S`."""
+        """Wait until the process has closed the session. Kill the process if this takes longer than `STOP_S`."""
         if self.channel.is_closed:
             return
         try:
@@ -146,7 +143,7 @@ class Connection:
 
 
 class ProcessOperation:
-    """One statement of a session."""
+    """One statement of a session in an engine process."""
 
     def __init__(self, connection: Connection, statement: str | BoundStatement) -> None:
         self._connection = connection
@@ -175,7 +172,7 @@ class ProcessOperation:
             progress = await self._connection.process.progress(self._connection.number)
             return OperationStatus(OperationState.RUNNING, progress=progress)
         if self._call.done() and not self._call.cancelled():
-            self._call.result()  # raises an unexpected exception
+            self._call.result()  # re-raises an unexpected exception
         if self._error is not None:
             is_stopped = isinstance(self._error, Interrupted) or self._connection.process.was_unresponsive
             if self._was_stopped and is_stopped:
@@ -243,7 +240,7 @@ class ProcessOperation:
         self._modified_rows = read_row_count(frame, "modified_rows")
 
     async def _next(self) -> Sequence[pa.RecordBatch]:
-        """Read the next rows while the process prepares the ones after them."""
+        """Read the next rows, and request the rows after them so that the process prepares those in the meantime."""
         if self._error is None and self._was_stopped:
             self._error = Interrupted()
         if self._error is not None:

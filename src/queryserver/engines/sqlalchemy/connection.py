@@ -123,7 +123,10 @@ def _driver_error(error: Exception) -> Exception:
 
 
 def _is_server_error(error: Exception) -> bool:
-    """Return whether the server reported the error. Such an error has its number as the first argument, or an SQLSTATE."""
+    """Return whether the server reported the error.
+
+    An error from the server has an error number as its first argument, or an SQLSTATE.
+    """
     number = error.args[0] if error.args else None
     if isinstance(number, int):
         return number > 0 and number not in _MYSQL_CLIENT_NUMBERS and not isinstance(error, OSError)
@@ -143,7 +146,7 @@ def _server_message(error: Exception) -> str:
 
 MYSQL_DIALECTS = frozenset({"mysql", "mariadb"})
 _CANCEL_S = 3.0
-"""How long to try to cancel a call before the connection is cut."""
+"""How long to keep trying to cancel a call before its connection is cut."""
 
 _KILL_S = 5.0
 
@@ -344,7 +347,7 @@ class SqlalchemyConnection(DriverConnection):
         if not self._is_closed:
             self._is_closed = True
             if self._answer is not None and not self._answer.is_left:
-                self._stopper.cut()  # a thread that waits for data holds a lock that the driver needs to close
+                self._stopper.cut()  # otherwise, a thread waiting for data would hold a lock that closing needs
             with guarded(self._rules), suppress(*_DRIVER_ERRORS):
                 self._connection.invalidate()
             with guarded(self._rules), suppress(*_DRIVER_ERRORS):
@@ -362,7 +365,7 @@ class SqlalchemyConnection(DriverConnection):
 class SqlalchemyAnswer(DriverAnswer):
     """Reads the rows of one statement.
 
-    The first chunk is read in advance, to infer types that drivers do not report.
+    The first chunk is read in advance, so that types that the driver does not report can be inferred.
     """
 
     def __init__(self, connection: sa.Connection, stopper: ConnectionStopper, rules: AddressRules) -> None:
@@ -383,7 +386,7 @@ class SqlalchemyAnswer(DriverAnswer):
         self._rows_read = 0
 
     def start(self, statement: str, values: "BoundValues | None" = None) -> None:
-        """Run the statement up to its first rows. Raises the driver's errors."""
+        """Run the statement until its first rows are available. Raises the driver's errors."""
         self._keyword = first_word(statement)
         result = self._result = self._connection.exec_driver_sql(
             statement,

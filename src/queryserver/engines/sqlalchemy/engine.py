@@ -24,8 +24,8 @@ from queryserver.platform.connection_guard import guarded, install_guard
 def driver_of(url: sa.URL, rules: AddressRules) -> tuple[type[sa.Dialect], Any]:
     """Return a URL's dialect and its DBAPI module. Raises DriverNotInstalled.
 
-    These are third-party packages; a driver whose import fails for any reason is treated as not installed. A driver may
-    open connections while it is first imported, so all imports go through this function and are subject to the rules.
+    Both are third-party packages. A driver whose import fails for any reason is treated as not installed. A driver may
+    open connections during its first import, so all imports go through this function and are subject to the rules.
     """
     install_guard()
     try:
@@ -56,7 +56,7 @@ Otherwise they would use this server's PGPORT or MYSQL_TCP_PORT. These drivers a
 """
 
 _USUAL_DRIVERS = {"cockroachdb": "psycopg2", "greenplum": "psycopg2", "mariadb": "mysqldb", "redshift": "psycopg2"}
-"""The dialects' default drivers, where they matter here and are known without importing the dialect."""
+"""Default drivers of the dialects for which the driver must be known before the dialect is imported."""
 
 _PORTS = {
     "clickhouse": 8123, "clickhouse+http": 8123, "clickhouse+native": 9000, "druid": 8082, "elasticsearch+http": 9200,
@@ -206,7 +206,7 @@ class SqlalchemyEngine:
 
     @property
     def host(self) -> str | None:
-        """The host to connect to, if it is known but its port is not."""
+        """The host to connect to if its port is not known. None if `endpoints` are known or there is no host name."""
         return None if self._address.endpoints else self._address.host
 
     def session(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[EngineSession]:

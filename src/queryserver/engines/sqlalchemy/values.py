@@ -1,7 +1,7 @@
 """Determines column types from DBAPI's `cursor.description`.
 
-The type code in the description may be a name, a class, a number, or missing. If the driver does not report a type, it
-is inferred from the values in the first rows (Contract editor 6.3).
+The type code in the description may be a name, a class, a number, or missing. If the driver does not report a type, the
+type is inferred from the values in the first rows (Contract editor 6.3).
 """
 
 import datetime as dt

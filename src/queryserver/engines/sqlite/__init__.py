@@ -17,5 +17,5 @@ TEMPORARY_DIRECTORY = ".sqlite-temporary"
 HEAP_BYTES = 160 * 1024 * 1024
 """Limit on SQLite's memory in one process, including in-memory databases.
 
-No other limit applies to a row of 2,000 columns.
+This is the only limit on the total size of a row, which may have 2,000 columns.
 """

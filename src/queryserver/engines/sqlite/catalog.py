@@ -20,7 +20,7 @@ _ARGUMENTS = "XYZ"
 
 
 class SqliteCatalog(SessionCatalog):
-    """Implements `Catalog`. The only database is `main`, because statements cannot attach others."""
+    """Implements `Catalog`. The only database is `main`, because statements cannot attach other databases."""
 
     nested_refusal = "SQLite has no nested values."
 
@@ -72,8 +72,9 @@ class SqliteCatalog(SessionCatalog):
         )
 
     async def column_statistics(self, table: protocol.TableDescription, column: str) -> protocol.ColumnStatistics:
-        """Return statistics from `stat`, which starts with the row count and the rows per value of the index's
-        first column.
+        """Return the number of distinct values of a column that an index starts with.
+
+        The `stat` of an index begins with the row count and the average number of rows per value of the first column.
         """
         if await self._was_analyzed():
             rows = await self._rows(
@@ -136,9 +137,9 @@ def _require_main(database: str) -> str:
 
 
 def _columns(rows: Sequence[Row], *, is_view: bool, has_rowid: bool) -> tuple[protocol.TableColumn, ...]:
-    """Describe the columns.
+    """Build the table's columns.
 
-    A single INTEGER PRIMARY KEY is the rowid: it is never NULL, and SQLite assigns an omitted value.
+    A single INTEGER PRIMARY KEY is the rowid, which is never NULL and which SQLite assigns if it is omitted.
     """
     keys = [row for row in rows if row[4]]
     numbered = keys[0][0] if has_rowid and len(keys) == 1 and keys[0][1].upper() == "INTEGER" else None
@@ -150,8 +151,9 @@ def _columns(rows: Sequence[Row], *, is_view: bool, has_rowid: bool) -> tuple[pr
 
 
 def _arguments(count: int) -> str:
-    """Return placeholder names as the argument list, because SQLite reports only the count; negative means any
-    number.
+    """Return an argument list of placeholder names, because SQLite reports only the number of arguments.
+
+    A negative number means any number of arguments.
     """
     if count < 0:
         return "..."

@@ -46,7 +46,7 @@ class SqliteWatch:
 
     @contextmanager
     def over(self, interrupt: Callable[[], None], *, watches_floor: Callable[[], bool]) -> Generator[None]:
-        """Interrupt running work that exceeds the limits.
+        """Interrupt the block's work once it exceeds the limits.
 
         Below the disk floor, a query is interrupted only if it may be writing, that is, if temporary files exist.
         """
@@ -128,9 +128,9 @@ class SqliteAuthorizer:
         self._changes_rows = False
         self._defines = False
         self.grows = False
-        """Whether the last statement needs storage.
+        """Whether the last statement needs more storage.
 
-        Statements that only delete or drop do not, and are permitted on a full disk.
+        Statements that only delete or drop do not need any, and are permitted on a full disk.
         """
 
     @property
@@ -209,7 +209,7 @@ def _domain_error(error: apsw.Error) -> errors.EngineError:
     return known.at(errors.Octet(offset) if offset >= 0 else None)
 
 
-# SQLite has its own result codes. Mapped here: constraint errors, and errors with an SQLSTATE class in the standard.
+# SQLite has its own result codes. Only constraint errors and errors with a standard SQLSTATE class are mapped.
 _CONSTRAINTS = {
     apsw.SQLITE_CONSTRAINT_NOTNULL: "23502",
     apsw.SQLITE_CONSTRAINT_FOREIGNKEY: "23503",
@@ -236,7 +236,7 @@ Cell = int | float | str | bytes | None
 def _bound_value(one: Parameter) -> Cell:
     """Return the value to bind.
 
-    SQLite has neither decimals nor times. Decimals become numbers, as in SQL text; times become strings.
+    SQLite has neither decimals nor times. Decimals become numbers, as they do in SQL text. Times become strings.
     """
     match one.value:
         case None | bool() | int() | float() | str() | bytes():
@@ -331,7 +331,7 @@ def _dense_union(values: Sequence[Cell], classes: list[type]) -> pa.Array:
 
 _CHUNK_ROWS = 10_000
 _CHUNK_S = 0.2
-"""After this time, the rows of a slow query that are available are returned."""
+"""Time after which the available rows of a slow query are returned."""
 
 _BUSY_PAUSE_S = 0.02
 _ROWS = "queryserver_rows"
@@ -339,7 +339,10 @@ _BLANK = re.compile(r"(?:\s|;|--[^\n]*|/\*.*?(?:\*/|\Z))*", re.DOTALL)
 
 
 class SqliteConnection:
-    """A confined connection. Statements wait up to `busy_timeout_s` for a lock on the database."""
+    """A connection with an authorizer that confines its statements to the database.
+
+    Statements wait up to `busy_timeout_s` for a lock on the database.
+    """
 
     def __init__(
         self,
@@ -366,7 +369,7 @@ class SqliteConnection:
     takes_rows = True
 
     def run(self, statement: str | BoundStatement) -> "SqliteAnswer":
-        """Run a text that contains at most one statement (Contract security T23)."""
+        """Run SQL text that contains at most one statement (Contract security T23)."""
         self._interrupted = False
         if isinstance(statement, BoundStatement) and statement.rows:
             return self._run_rows(statement)
@@ -392,9 +395,9 @@ class SqliteConnection:
 
     @contextmanager
     def watched(self, *, grows: bool = False) -> Generator[None]:
-        """Wrap running work, which is interrupted if the log, the temporary files or the disk exceed their limits.
+        """Interrupt the block's work once the log, the temporary files or the disk exceed their limits.
 
-        `grows` means that the work needs storage, whatever its statements are.
+        `grows` means that the work needs more storage, regardless of its statements.
         """
         if self._watch is None or self._is_watched:
             yield
@@ -432,9 +435,9 @@ class SqliteConnection:
         return (pages - free) * page_bytes
 
     def _run_rows(self, statement: BoundStatement) -> "SqliteAnswer":
-        """Run the statement once per parameter row, in a savepoint within the open transaction or else a new one."""
+        """Run the statement once per parameter row, in a savepoint of the open transaction or else of a new one."""
         with self.watched():
-            # All rows are watched together, because a watch per row would take longer than running the row.
+            # The storage is watched once for all rows, because a watch per row would take longer than running the row.
             self._is_watched, self._has_room = True, False
             try:
                 changed = self._run_row(statement)
@@ -524,7 +527,7 @@ class SqliteAnswer(DriverAnswer):
         self._ended = self._is_closed = False
 
     def start(self, statement: str, values: "tuple[Cell, ...] | None" = None) -> None:
-        """Run the statement up to its first rows. Raises the driver's errors."""
+        """Run the statement until its first rows are available. Raises the driver's errors."""
         self._statement = statement
         self._cursor.exec_trace = self._check_prepared
         # SQLite would not call the authorizer again for a cached statement.

@@ -28,11 +28,11 @@ def sqlite_processes() -> EngineProcesses:
 
 
 class SqliteEngine:
-    """One database file; each session is a connection (Contract platform 5.11). Other processes may also use the file.
+    """One database file, to which each session has its own connection (Contract platform 5.11).
 
-    `path` is relative to `root`. With `:memory:`, each session has its own database, which is discarded when the
-    session ends. Statements cannot access other files or extensions, or change settings outside their session. Raises
-    InvalidPath, ConfigurationError.
+    `path` is relative to `root`. If it is `:memory:`, each session has its own database, which is discarded when the
+    session ends. Other processes may also use the file. Statements cannot access other files or extensions, or change
+    settings outside their session. Raises InvalidPath, ConfigurationError.
     """
 
     dialect = "sqlite"
@@ -105,7 +105,7 @@ class SqliteEngine:
 
 
 def _check(options: protocol.SessionOptions) -> None:
-    """Reject other databases and settings, with messages worded like SQLite's."""
+    """Reject settings and databases other than `main`, with messages worded like SQLite's."""
     if options.database and options.database.lower() != "main":
         raise errors.StatementRejected(f"unknown database {options.database}")
     for name in options.settings:
