@@ -89,7 +89,7 @@ class SqlalchemyAddress:
         return options.credentials
 
     def engine(self, options: SessionOptions) -> sa.Engine:
-        """Create an SQLAlchemy engine for one session, without a pool and not connected yet.
+        """Create a SQLAlchemy engine for one session, without a pool and not connected yet.
 
         Raises EngineUnavailable if the driver is not installed or connections to the host are not allowed.
         """
