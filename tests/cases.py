@@ -1,7 +1,7 @@
-"""Several cases within one test, for contract suites that mark a test as xfail while an adapter does not pass it.
+"""Runs several cases within one test, for contract suites that mark a test as xfail until an adapter passes it.
 
-Other tests use `pytest.mark.parametrize` or `subtests` for cases. There, pytest applies a strict xfail mark to each
-case individually, so a single passing case would fail the test.
+All other tests use `pytest.mark.parametrize` or `subtests`. With these, pytest applies a strict xfail mark to each case
+individually, so a single passing case would fail the test.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,13 +10,15 @@ from contextlib import AbstractContextManager, contextmanager
 import pytest
 
 FAILURES = (Exception, pytest.fail.Exception)
-"""The second class is raised by `pytest.fail` and `pytest.raises`; it is not a subclass of Exception."""
+"""The exceptions that count as a failed case. `pytest.fail` and `pytest.raises` raise the second class, which is not a
+subclass of Exception.
+"""
 
 
 @contextmanager
 def every_case() -> Iterator[Callable[[str], AbstractContextManager[None]]]:
-    """Yield a factory of context managers for named cases. All cases run; the failures are raised together at the end,
-    as one exception group.
+    """Yield a function that returns a context manager for each named case. All cases run, and their failures are raised
+    together at the end as one exception group.
     """
     tried, errors = 0, list[BaseException]()
 

@@ -47,8 +47,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Apply `--task-server`, with which the editor tests must also pass (Contract platform, item 102), and replace the
-    SIGINT handler.
+    """Apply the option `--task-server`, and replace the SIGINT handler. The editor tests must also pass with this
+    option (Contract platform, item 102).
     """
     if config.getoption("--task-server"):
         os.environ[TASK_SERVER] = "1"
@@ -59,25 +59,25 @@ def pytest_configure(config: pytest.Config) -> None:
 def _interrupt(number: int, frame: FrameType | None) -> None:
     """Handle SIGINT like the default handler.
 
-    asyncio replaces the default handler during each test, and `signal` then renders the test's task as text. That takes
-    milliseconds because of everything a test holds. asyncio leaves this handler in place, so Ctrl-C interrupts a test's
-    event loop instead.
+    asyncio replaces the default handler during each test, and `signal` then formats the test's task as a string. That
+    takes milliseconds because a test holds many objects. asyncio leaves this handler in place, so Ctrl-C interrupts a
+    test's event loop and does not only cancel its task.
     """
     signal.default_int_handler(number, frame)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes(config: pytest.Config) -> None:
-    """Rewrite assertions once before the workers start. Otherwise each worker would spend 20 s of CPU time on new test
-    files.
+    """Rewrite the assertions of all test files once before the workers start. Otherwise each worker would spend 20 s of
+    CPU time on new test files.
     """
     rewrite_assertions(config.rootpath / "tests")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collect tests without the garbage collector, which would visit all collected objects repeatedly and take 40 % of
-    the time.
+    """Disable the garbage collector while tests are collected. It would repeatedly visit all collected objects, which
+    takes 40 % of the time.
     """
     gc.disable()
     try:
@@ -85,12 +85,14 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
-        # Without this, extension modules complain at exit about objects that were never freed.
+        # Otherwise, extension modules report at exit that objects were never freed.
         atexit.register(gc.unfreeze)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Do not import modules whose tests will not run, depending on `--engine`."""
+    """Ignore test modules whose tests will not run, so that they are not imported. Whether they run depends on
+    `--engine`.
+    """
     if not collection_path.name.startswith("test_"):
         return None
     text = collection_path.read_text(encoding="utf-8")
@@ -111,9 +113,10 @@ def pytest_pycollect_makeitem(collector: pytest.Collector, obj: object) -> list[
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Run tests marked `engine(name)` only if their engine is requested; in that case run no other tests.
+    """Run tests marked `engine(name)` only if `--engine` requests their engine; no other tests run in that case.
 
-    Otherwise, long tests run first, because a long test at the end would run alone while all other cores are idle.
+    If no engine is requested, long tests run first, because a long test at the end would run alone while all other
+    cores are idle.
     """
     wanted = config.getoption("--engine")
     if wanted is None:
@@ -127,8 +130,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     """Make ids readable and easy to type after `-k`: keep short literals, and truncate long strings.
 
-    Unnamed functions, and bytes that are not ASCII text, get the argument's name and a number, because ids must be the
-    same in all pytest-xdist processes. None leaves the choice to pytest.
+    Lambdas, long bytes and non-ASCII bytes get the argument's name and a number, because ids must be the same in all
+    pytest-xdist processes. If this hook returns None, pytest chooses the id.
     """
     if isinstance(val, str):
         return f"{ascii(val[:_ID_CHARACTERS])[1:-1]}..." if len(val) > _ID_CHARACTERS else None

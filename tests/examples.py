@@ -1,4 +1,4 @@
-"""The number of examples that property tests try: a quarter in every run, all of them in `make properties`."""
+"""Sets the number of examples that property tests try: a quarter of them in ordinary runs, all in `make properties`."""
 
 from hypothesis import settings
 
@@ -13,7 +13,8 @@ settings.register_profile(QUICK, deadline=None, max_examples=_EACH // 4)
 
 
 def examples(count: int) -> settings:
-    """Return settings for a property that needs more or fewer examples than usual: `count` in a thorough run, a quarter
-    otherwise, but always at least 5.
+    """Return settings for a property test that needs more or fewer examples than usual.
+
+    A thorough run tries `count` examples. A quick run tries a quarter of them, but at least 5.
     """
     return settings(max_examples=max(_FEWEST, count * settings.default.max_examples // _EACH))

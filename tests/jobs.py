@@ -11,7 +11,7 @@ JOB_WITHIN_S = 180
 
 
 async def found_by(*command: str | Path, folder: Path, environment: Mapping[str, str] | None = None) -> Any:
-    """Run a program in `folder`, which is also its home directory; return the value on its last line."""
+    """Run a program in `folder`, which is also its home directory. Return the value on the last line of its output."""
     process = await asyncio.create_subprocess_exec(
         *command,
         cwd=folder,

@@ -1,4 +1,6 @@
-"""Ways in which a test run can differ from the usual one."""
+"""Modes of a test run that differ from the default."""
 
 TASK_SERVER = "TESTS_WITH_TASK_SERVER"
-"""Environment variable set by `--task-server`, with which workers run the statements of tests/api."""
+"""Environment variable that `--task-server` sets. If it is set, workers of a task server run the statements in
+tests/api.
+"""

@@ -22,18 +22,18 @@ NO_SCOPE = "none"
 class Operation:
     method: str
     path: str
-    """The path, in which parameters have no types."""
+    """The path template, in which parameters have no types."""
     also: Sequence[str]
     rights: str
     scope: str
     group: str
     request: type[Fields] | None
     response: frozenset[str]
-    """Names of the models of successful responses."""
+    """Names of the models of all successful responses."""
     http: int
-    """The status of a successful response."""
+    """The default status of a successful response."""
     other_statuses: frozenset[int]
-    """The statuses of other successful responses."""
+    """All further statuses of successful responses."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -41,7 +41,7 @@ class Operation:
 
 
 def shape(path: str) -> str:
-    """Return a path template without the names of parameters and without a trailing slash."""
+    """Replace each parameter of a path template with `{}`, and remove a trailing slash."""
     return re.sub(r"\{[^}]*\}", "{}", path).rstrip("/")
 
 

@@ -1,4 +1,4 @@
-"""Ports for servers that tests start."""
+"""Free ports for servers that tests start."""
 
 import socket
 from pathlib import Path
@@ -6,12 +6,12 @@ from random import SystemRandom
 
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _FIRST = 20_000
-_random = SystemRandom()  # the random module's own functions would return the same numbers in every test process
+_random = SystemRandom()  # tests share a seed, so the random module would give all processes equal numbers
 
 
 def free_port() -> int:
-    """Return a loopback port that was free just now. It is outside the range from which the system picks ports for
-    outgoing connections.
+    """Return a free loopback port, which another process may still take. It is outside the range from which the system
+    picks ports for outgoing connections.
     """
     behind = int(_RANGE.read_text().split()[0]) if _RANGE.exists() else 32_768
     while True:

@@ -1,4 +1,4 @@
-"""Expected errors that only their code distinguishes."""
+"""Checks of expected errors that can be distinguished only by their code."""
 
 import pytest
 
@@ -6,5 +6,5 @@ from queryserver.errors.base import QueryServerError
 
 
 def raises_code(code: str, *, match: str | None = None) -> pytest.RaisesExc[QueryServerError]:
-    """Like `pytest.raises`, but for an error of this service that has the given code."""
+    """Expect a QueryServerError with the given code, as `pytest.raises` expects an exception class."""
     return pytest.raises(QueryServerError, match=match, check=lambda error: error.code == code)

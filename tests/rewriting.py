@@ -1,4 +1,4 @@
-"""The rewritten assertions of test files, generated once for all workers of a run."""
+"""Rewrites the assertions of test files once for all workers of a run."""
 
 import sys
 from concurrent.futures import ProcessPoolExecutor
@@ -9,7 +9,9 @@ from _pytest.assertion import rewrite
 
 
 def rewrite_assertions(folder: Path) -> None:
-    """Write pytest's bytecode for those test files where it is missing or outdated, on all cores."""
+    """Cache the rewritten bytecode of all test files in `folder` whose cached bytecode is missing or outdated. Uses all
+    cores.
+    """
     if sys.dont_write_bytecode:
         return
     files = [*folder.rglob("test_*.py"), *folder.rglob("conftest.py"), *folder.glob("contract/*_*.py")]

@@ -1,5 +1,5 @@
-"""Install the packages of the lock files with every Python on this machine, and use the server with each as a newcomer
-would.
+"""Installs the packages of the lock files with every Python on this machine, and uses the server with each of them as a
+new user would.
 
 For the system's own Python, `make run` is called in a copy of the project, with only the system's programs on PATH: pip
 installs the packages and checks their hashes. For every other Python, uv creates an environment with the wheels of
@@ -36,10 +36,12 @@ LOCKS = [f"--requirement=requirements/{name}.lock" for name in ("build", "servic
 UV = find_uv_bin()
 WHEELS = "dist/*.whl"
 EXTRAS = ("arrow", "cli", "sqlalchemy")
-"""The client's extras. pandas and polars are omitted because they are large, and only their own modules import them."""
+"""The client's extras. pandas and polars are omitted because they are large, and only the modules for pandas and polars
+import them.
+"""
 PASSWORD = "a password for a minute"
 LISTENS = re.compile(r"queryserver listens url=(\S+) api_page=(\S+) docs=")
-LISTENS_WITHIN_S = 360  # `make run` installs all packages within this time, even on a busy machine
+LISTENS_WITHIN_S = 360  # `make run` must install all packages within this time, even on a busy machine.
 ENDS_WITHIN_S = 120
 TERMINATED = 143
 STATEMENT_ENDS_WITHIN_S = 120
@@ -70,7 +72,7 @@ assert qs(*statement) == "answer\\n42\\n"
 assert qs(*statement, "-o", "table").split() == ["answer", "──────", "42", "(1", "row)"]
 assert "duckdb" in qs("history", "-o", "json")
 """
-# Pre-releases and free-threaded builds have no wheels.
+# Pre-releases and free-threaded builds are excluded, because packages have no wheels for them.
 _DESCRIBE = """
 import ensurepip, sys, sysconfig
 if sys.version_info.releaselevel != "final" or sysconfig.get_config_var("Py_GIL_DISABLED"):
@@ -80,7 +82,9 @@ print("%d.%d.%d" % sys.version_info[:3], sys.base_prefix)
 
 
 class SmokeError(Exception):
-    """A failure. The message contains the server's output."""
+    """The installation or use of a server failed. The message gives the reason, in most cases with the program's
+    output.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +95,7 @@ class Python:
     prefix: str
     program: str
     is_for_client: bool = False
-    """Whether only the client is tested with it, although the server supports it."""
+    """Whether this installation tests only the client, although the server also supports it."""
 
     @property
     def is_system(self) -> bool:
@@ -100,7 +104,7 @@ class Python:
 
     @property
     def has_server(self) -> bool:
-        """Whether the server supports this Python and is tested with it."""
+        """Whether this installation tests the server, which must support its version."""
         return self.minor >= FIRST and not self.is_for_client
 
     @property
@@ -110,8 +114,8 @@ class Python:
 
 
 def pythons() -> list[Python]:
-    """Return every installation that the server or the client supports, the system's first. At least one is for the
-    client only.
+    """Return all installations that the server or the client supports, starting with the system's Python. At least one
+    tests only the client.
     """
     found: dict[tuple[str, str], Python] = {}  # several versions of a distribution share /usr
     for program in candidates():
@@ -129,7 +133,7 @@ def pythons() -> list[Python]:
 
 
 def candidates() -> Iterator[str]:
-    """Yield programs that may be a Python: the system's, those on PATH, and those that pyenv manages."""
+    """Yield the paths of possible Python interpreters: the system's, those on PATH, and those that pyenv manages."""
     names = ["python3", *(f"python3.{minor}" for minor in range(FIRST_OF_CLIENT[1], BEYOND[1]))]
     directories = [*SYSTEM_PATH.split(":"), *os.get_exec_path()]
     if pyenv := shutil.which("pyenv"):
@@ -154,7 +158,9 @@ def copy_project(target: Path) -> None:
 
 
 def environment_of(python: Python, clone: Path) -> Path:
-    """Create an environment with both wheels, or with only the client's. The client has all its extras."""
+    """Create an environment with the wheels of server and client, or of the client alone if the server does not support
+    this Python. The client has all its extras.
+    """
     place = Path(tempfile.mkdtemp(prefix=f".venv-{python.version}-", dir=clone))
     run_uv(clone, "venv", f"--python={python.program}", str(place))
     install = ("pip", "install", "--only-binary=:all:", f"--python={place}")
@@ -174,7 +180,7 @@ def environment_of(python: Python, clone: Path) -> Path:
 
 
 def build_wheels(clone: Path) -> None:
-    """Build the wheels of server and client as they would be published. Raises SmokeError."""
+    """Build the wheels of server and client as for publication. Raises SmokeError if a build fails."""
     with_our_tools = (f"--python={sys.executable}", "--no-build-isolation", "--no-index")
     for project in (".", "clients/python"):
         run_uv(clone, "build", "--wheel", *with_our_tools, "--out-dir=dist", project)
@@ -190,7 +196,9 @@ def run_uv(clone: Path, *arguments: str) -> None:
 
 
 def smoke(python: Python, clone: Path) -> str:
-    """Install, start and use a server, and stop it; return a line for the report. Raises SmokeError."""
+    """Install, start, use and stop a server with this Python; return a line for the report. Raises SmokeError if a step
+    fails.
+    """
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as directory:
         port, data_dir = free_port(), Path(directory, "data")
@@ -213,8 +221,8 @@ def smoke(python: Python, clone: Path) -> str:
 def use_server(
     command: list[str], client: tuple[str, ...], environment: Mapping[str, str], clone: Path, output: Path
 ) -> None:
-    """Start the server, run a statement, also through `client` if it is not empty, and stop the server. Raises
-    SmokeError.
+    """Start the server, run a statement, and stop the server. Unless `client` is empty, run its command as well. Raises
+    SmokeError if a step fails.
     """
     with output.open("wb") as file:
         server = subprocess.Popen(command, cwd=clone, env=environment, stdout=file, stderr=subprocess.STDOUT)
@@ -242,12 +250,12 @@ def use_server(
 
 
 def use_client(client: tuple[str, ...], url: str) -> None:
-    """Run a program that uses the client in its environment. Raises SmokeError if it fails."""
+    """Run a command that uses the client. Raises SmokeError if it fails."""
     environment = {
         "QUERYSERVER_URL": url,
         "QUERYSERVER_USER": "admin",
         "QUERYSERVER_PASSWORD": PASSWORD,
-        "PYTHONUTF8": "1",  # for the lines of tables, in any locale
+        "PYTHONUTF8": "1",  # lets the client print the borders of tables in any locale
     }
     ended = subprocess.run(
         client, env=environment, capture_output=True, text=True, timeout=STATEMENT_ENDS_WITHIN_S, check=False
@@ -258,7 +266,7 @@ def use_client(client: tuple[str, ...], url: str) -> None:
 
 
 def address(server: subprocess.Popen[bytes], output: Path) -> str:
-    """Wait until the log contains the server's address; return it. Raises SmokeError."""
+    """Wait until the server logs its address, and return it. Raises SmokeError if the server exits or is too slow."""
     until = time.monotonic() + LISTENS_WITHIN_S
     while time.monotonic() < until and server.poll() is None:
         if found := LISTENS.search(output.read_text(errors="replace")):
@@ -269,7 +277,7 @@ def address(server: subprocess.Popen[bytes], output: Path) -> str:
 
 
 def rows_of(url: str, statement: str) -> list[list[Any]]:
-    """Run a statement on DuckDB with the calls shown in the README; return its rows."""
+    """Run a statement on DuckDB with the API calls shown in the README; return its rows."""
     login = called(f"{url}api/v1/token/auth", {"username": "admin", "password": PASSWORD})
     token = login["access"]
     started = called(f"{url}api/v1/editor/execute/duckdb", {"statement": statement}, token)
@@ -283,7 +291,7 @@ def rows_of(url: str, statement: str) -> list[list[Any]]:
 
 
 def called(url: str, body: dict[str, Any], token: str = "") -> dict[str, Any]:
-    """Send a JSON body; return the parsed response."""
+    """POST a JSON body; return the parsed response body."""
     headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
     request = Request(url, json.dumps(body).encode(), headers)  # noqa: S310 our own server
     with urlopen(request, timeout=60) as answer:  # noqa: S310 as above
@@ -291,14 +299,14 @@ def called(url: str, body: dict[str, Any], token: str = "") -> dict[str, Any]:
 
 
 def free_port() -> int:
-    """Return a loopback port that was free just now."""
+    """Return a free loopback port, which another process may still take."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
 
 
 def main() -> int:
-    """Test all installations; return 1 if any test fails."""
+    """Test all Python installations; return 1 if any of them fails."""
     failed = 0
     # By default, SIGTERM ends a process without deleting its temporary files, which are several gigabytes here.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))

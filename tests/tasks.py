@@ -8,7 +8,9 @@ from typing import Any
 
 
 class TasksBegun:
-    """The tasks started during a test, except for those that earlier tasks start, such as other tests' servers."""
+    """The asyncio tasks started during a test. Tasks are excluded if they existed before or were started by such a
+    task, as the servers of other tests are.
+    """
 
     def __init__(self, earlier: set[asyncio.Task[Any]]) -> None:
         self._earlier = earlier
@@ -20,7 +22,9 @@ class TasksBegun:
         (self._earlier if maker in self._earlier else self._begun).add(task)
 
     def left(self, *names: str) -> list[asyncio.Task[Any]]:
-        """Return the unfinished tasks except for the current one; if names are given, only those with such a name."""
+        """Return the unfinished tasks, excluding the current one. If names are given, return only the tasks with one of
+        these names.
+        """
         return [
             task
             for task in self._begun

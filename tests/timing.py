@@ -1,6 +1,7 @@
-"""Time limits that hold on a busy machine.
+"""Time limits that hold even on a busy machine.
 
-Slow code is slow every time, whereas other load on the machine rarely delays it three times in a row.
+A measurement is repeated up to three times: slow code is slow every time, whereas other load on the machine rarely
+delays it three times in a row.
 """
 
 import asyncio
@@ -17,14 +18,14 @@ TRIES = 3
 
 
 async def settle() -> None:
-    """Let every task run until it waits for an external event."""
+    """Run the event loop until every task waits for an external event."""
     for _ in range(20):
         await asyncio.sleep(0)
 
 
 async def until(holds: Callable[[], object]) -> None:
-    """Wait until the condition is true, awaiting it if necessary. Fails after a minute, which is enough even on a busy
-    machine.
+    """Wait until the condition is true. It may be a coroutine function. Fails after a minute, which is enough even on a
+    busy machine.
     """
     async with asyncio.timeout(60):
         while True:
@@ -35,7 +36,9 @@ async def until(holds: Callable[[], object]) -> None:
 
 
 async def soon(call: Callable[[], Awaitable[T]], *, within_s: float) -> T:
-    """Return the result of the first of up to three calls that takes less than `within_s`; fail if none does."""
+    """Call the function up to three times; return the first result that takes less than `within_s` seconds. Fails if no
+    call does.
+    """
 
     async def took() -> tuple[float, T]:
         began = time.monotonic()
@@ -46,7 +49,9 @@ async def soon(call: Callable[[], Awaitable[T]], *, within_s: float) -> T:
 
 
 async def at_best(measure: Callable[[], Awaitable[tuple[float, T]]], *, below_s: float) -> T:
-    """Return the result of the first of three measurements that is below `below_s` seconds; fail if none is."""
+    """Repeat the measurement up to three times; return the result of the first that is below `below_s` seconds. Fails
+    if none is.
+    """
     measures: list[float] = []
     for _ in range(TRIES):
         seconds, given = await measure()
@@ -76,7 +81,7 @@ def others_waited_s(work: Callable[[], T]) -> tuple[float, T]:
 
 
 def processor_s(work: Callable[[], object]) -> float:
-    """Return the CPU seconds that this thread used, excluding other threads."""
+    """Return the CPU seconds that `work` uses in this thread; other threads are not counted."""
     began = time.thread_time()
     work()
     return time.thread_time() - began

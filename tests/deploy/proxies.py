@@ -25,7 +25,7 @@ _PROGRAMS = "/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin"
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """A running proxy."""
+    """A proxy that runs with a changed copy of its configuration file."""
 
     name: str
     port: int
@@ -37,7 +37,9 @@ class Proxy:
 
     @asynccontextmanager
     async def client(self, address: str = "127.0.0.1", **headers: str) -> AsyncGenerator[httpx.AsyncClient]:
-        """Open a client for the service's host name whose connections come from this loopback address."""
+        """Open a client that sends the service's host name. Its connections come from the loopback address
+        `address`.
+        """
         transport = httpx.AsyncHTTPTransport(
             verify=ssl.create_default_context(cafile=self.authority), local_address=address
         )
@@ -50,7 +52,7 @@ class Proxy:
             yield http
 
     def change(self, old: str, new: str) -> None:
-        """Replace text in the configuration and reload the proxy; return when all its processes use the new
+        """Replace a string in the configuration and reload the proxy. Returns when all its processes use the new
         configuration.
         """
         _replace_in(self.settings, {old: new})
@@ -59,7 +61,7 @@ class Proxy:
 
 @contextmanager
 def nginx(servers: Sequence[int], changes: Mapping[str, str] = _NO_CHANGES) -> Generator[Proxy]:
-    """Run nginx in front of two servers on these loopback ports. `changes` maps text in the configuration to
+    """Run nginx in front of two servers on these loopback ports. `changes` maps strings in the configuration to their
     replacements.
     """
     with _ready_to_run("nginx", "nginx/nginx.conf") as (program, directory, settings, ports, authority):
@@ -94,7 +96,7 @@ def nginx(servers: Sequence[int], changes: Mapping[str, str] = _NO_CHANGES) -> G
 
 @contextmanager
 def haproxy(servers: Sequence[int], changes: Mapping[str, str] = _NO_CHANGES) -> Generator[Proxy]:
-    """Run HAProxy in front of two servers on these loopback ports. `changes` maps text in the configuration to
+    """Run HAProxy in front of two servers on these loopback ports. `changes` maps strings in the configuration to their
     replacements.
     """
     with _ready_to_run("haproxy", "haproxy/haproxy.cfg") as (program, directory, settings, ports, authority):
@@ -120,13 +122,15 @@ def haproxy(servers: Sequence[int], changes: Mapping[str, str] = _NO_CHANGES) ->
 
 
 PROXIES = {"nginx": nginx, "haproxy": haproxy}
-"""Maps the proxy's name, which is also its engine mark, to the function that runs it."""
+"""The functions that run a proxy, by its name, which is also its engine mark."""
 
 
 @contextmanager
 def _ready_to_run(engine: str, file: str) -> Generator[tuple[Path, Path, Path, tuple[int, int], Path]]:
-    """Yield the program, its directory, the configuration file, ports for HTTP and HTTPS, and the certificate
-    authority's file. The directory contains the server's certificate and key.
+    """Yield the program, its directory, its configuration file, the ports for HTTP and HTTPS, and the certificate
+    authority's file.
+
+    The directory contains the server's certificate and key.
     """
     found = shutil.which(engine, path=_PROGRAMS)
     program = require(Path(found) if found else None, engine)
@@ -141,8 +145,8 @@ def _ready_to_run(engine: str, file: str) -> Generator[tuple[Path, Path, Path, t
 
 
 def _reload_nginx(master: psutil.Process) -> None:
-    """Reload nginx and wait until processes with the old configuration have exited. Such a process closes idle
-    connections, possibly just when a client sends a request on one.
+    """Reload nginx, and wait until all processes with the old configuration have exited. Until then, they may close an
+    idle connection just when a client sends a request on it.
     """
     former = set(master.children())
     master.send_signal(signal.SIGHUP)

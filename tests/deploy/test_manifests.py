@@ -21,8 +21,8 @@ from queryserver.platform.settings.tree import Settings
 
 DOCKERFILE = (DEPLOY.parent / "Dockerfile").read_text()
 SECRET = "k7Qm2vX9pLw4Rt8Zb3Nc6Yf1Hs5Jd0Ge"
-# The duration of the cleanup after the grace period (docs/operations/shutdown.md), and a margin before a process is
-# killed.
+# REST_S is the duration of the cleanup after the grace period (docs/operations/shutdown.md). MARGIN_S is a margin
+# before the process is killed.
 REST_S, MARGIN_S = 15, 5
 VERSIONS = ("1.33", kubernetes_validate.latest_version())
 
@@ -47,8 +47,9 @@ def compose() -> dict[str, Any]:
 
 
 def settings(environment: Mapping[str, str], directory: Path, file: Path | None = None) -> Settings:
-    """Return the settings that a server reads from this environment and file, with test secrets. Fails with the
-    server's messages.
+    """Return the settings that a server reads from this environment and settings file, with test values for secrets.
+
+    Fails with the server's messages if the settings are invalid.
     """
     addresses = {
         "DATABASE__URL_FILE": f"postgresql://queryserver:{SECRET}@database.example.org/queryserver",
@@ -108,7 +109,7 @@ def test_pod_has_the_settings_of_its_files(tmp_path: Path):
     for place in (Path(results.location or ""), read.importer.upload_dir, read.filebrowser.local_root):
         assert place is not None
         assert mounts[str(place.parent)] == "shared"
-    # The server itself creates the other two directories.
+    # The server itself creates the upload and results directories.
     [migrate] = pod()["initContainers"]
     assert migrate["command"][2] == f"mkdir -p {read.filebrowser.local_root} && exec queryserver migrate"
     assert container["ports"][0]["containerPort"] == read.desktop.http_port
@@ -164,7 +165,7 @@ def test_workers_and_beats_share_the_servers_configuration(role: str, tmp_path: 
         assert pod(f"queryserver-{role}")[key] == pod()[key], key
     for kind in ("startup", "liveness"):
         assert container[f"{kind}Probe"]["httpGet"] == {"path": "/desktop/debug/is_alive", "port": "metrics"}
-    # The image sets this host for the metrics port, and the same for `http_host`, so both listen on all interfaces.
+    # The image sets the host of the metrics port to the value of `http_host`, so both ports listen on all interfaces.
     assert next(_quoted("TASK_SERVER__METRICS_HOST")) == next(_quoted("HTTP_HOST")) == "0.0.0.0"
     [(_, text)] = manifest("ConfigMap")["data"].items()
     file = tmp_path / "queryserver.toml"
@@ -243,7 +244,7 @@ def test_prometheus_scrapes_each_pod_of_servers_workers_and_beats():
         assert read[name] == spec["ports"][0]["port"] == port["containerPort"]
         assert spec["ports"][0]["targetPort"] == port["name"]
         assert spec["selector"] == manifest("Deployment", deployment)["spec"]["template"]["metadata"]["labels"]
-        # A headless service: otherwise the name would resolve to a single address for all pods.
+        # The service must be headless, because otherwise its name would resolve to a single address for all pods.
         assert spec["clusterIP"] == "None"
     policy = manifest("NetworkPolicy", "queryserver-metrics")["spec"]
     assert policy["podSelector"]["matchExpressions"][0]["values"] == ["worker", "beat"]
@@ -305,7 +306,7 @@ def _quoted(name: str) -> Iterator[str]:
 
 
 def steps() -> str:
-    """Return the guide to setting up a fleet as text."""
+    """Return the Markdown source of the guide to setting up a fleet."""
     return (DEPLOY.parent / "docs" / "operations" / "fleet.md").read_text()
 
 
@@ -359,7 +360,7 @@ def test_dashboard_contains_only_fields_known_to_grafana_models():
 
 
 def _lost(given: Any, written: Any, place: str = "") -> Iterator[str]:
-    """Yield the paths of fields that the models dropped, because the models ignore unknown fields."""
+    """Yield the paths of all fields that `written` lacks or changes. The models drop fields that they do not define."""
     if isinstance(given, dict):
         for key, value in given.items():
             if value is not None:

@@ -23,7 +23,7 @@ from queryserver.platform.embedded.postgres import EmbeddedPostgres
 ADDRESSES = [f"127.0.0.{number}" for number in range(2, 26)]
 SENT_BY_CLIENTS = {"X-Forwarded-For": "198.51.100.7", "Forwarded": "for=198.51.100.7"}
 SEES_METRICS = (b"/metrics", b"/metrics/", b"/%6detrics")
-"""Spellings of the metrics path. The servers would serve each of them to the client address of these tests."""
+"""Spellings of the metrics path. The servers would return the metrics to the client address of these tests."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ async def pair(place: Installation) -> AsyncIterator[list[Server]]:
 
 @pytest.fixture(scope="module", params=[pytest.param(name, marks=pytest.mark.engine(name)) for name in PROXIES])
 def name(request: pytest.FixtureRequest) -> str:
-    """The name of the proxy under test."""
+    """The proxy under test."""
     return request.param
 
 
@@ -95,7 +95,7 @@ def proxy(name: str, pair: list[Server]) -> Iterator[Proxy]:
 
 
 def headers(place: Installation) -> dict[str, str]:
-    """Headers for a call by ana, with a unique request id."""
+    """Return headers for a call by ana, with a unique request id."""
     return {"Authorization": f"Bearer {place.tokens['ana']}", "X-Request-Id": uuid4().hex}
 
 
@@ -105,7 +105,7 @@ async def execute(http: httpx.AsyncClient, place: Installation, statement: str, 
 
 
 async def servers_of(answers: list[httpx.Response], servers: list[Server]) -> list[int]:
-    """Return the number of the server that sent each response, according to the access logs."""
+    """Return the index of the server that sent each response, according to the access logs."""
     found: dict[str, int] = {}
 
     async def all_found() -> bool:
@@ -131,7 +131,7 @@ async def test_statement_with_pages_and_file_passes_through_proxy(proxy: Proxy, 
         assert [row[0] for row in page.json()["result"]["data"]] == [150_001, 150_002]
         file = await http.get(f"/api/v1/editor/download/{operation}", params={"format": "csv"}, headers=headers(place))
         assert file.content.count(b"\n") == 200_001
-        # Authentication, allowed hosts and their error responses are left to the server; the proxy only forwards.
+        # The proxy forwards these calls, because the server itself authenticates users and checks the host.
         assert (await http.get("/api/v1/editor/get_history")).status_code == 401
         refused = await http.get("/api/v1/editor/get_history", headers={**headers(place), "Host": "other.example.org"})
         assert refused.json()["code"] == "invalid_host"
@@ -147,8 +147,8 @@ async def test_events_arrive_while_statement_runs(proxy: Proxy, place: Installat
             path = f"/api/v1/editor/events/{operation}"
             async with http.stream("GET", path, headers=headers(place)) as answer:
                 lines = answer.aiter_lines()
-                # The lock is held until the first event arrives; a buffering proxy would forward no event before the
-                # end.
+                # The statement waits for the lock until the first event arrives. A buffering proxy would forward no
+                # event before the statement ends.
                 while await anext(lines) != "event: status":
                     pass
                 await holder.execute("SELECT pg_advisory_unlock(4711)")
@@ -212,8 +212,8 @@ async def test_without_servers_clients_receive_retry_after(name: str, place: Ins
 
 @asynccontextmanager
 async def faulty_server(*, answers_late: bool) -> AsyncIterator[int]:
-    """Yield the port of a server that reports that it is ready, but aborts calls, or never responds to them if
-    `answers_late` is set.
+    """Yield the port of a server that reports that it is ready but aborts all other calls. If `answers_late` is set, it
+    never responds to them instead.
     """
     ended = asyncio.Event()
 
@@ -235,7 +235,7 @@ async def faulty_server(*, answers_late: bool) -> AsyncIterator[int]:
 async def answer_of_proxy(proxy: Proxy, place: Installation) -> httpx.Response:
     async with proxy.client() as http:
         answer = await http.get("/api/v1/editor/get_history", headers=headers(place))
-        while answer.status_code == 503:  # until the first health check has succeeded
+        while answer.status_code == 503:  # the proxy returns 503 until its first health check has succeeded
             answer = await http.get("/api/v1/editor/get_history", headers=headers(place))
     return answer
 
@@ -321,7 +321,9 @@ async def test_no_call_fails_while_a_server_is_replaced(name: str, pair: list[Se
         servers = [pair[0], leaving]
 
         async def call_from_all() -> set[int]:
-            """Call from all addresses; return the numbers of the servers that responded. Each call must succeed."""
+            """Make a call from each address; return the indexes of the servers that responded. Every call must
+            succeed.
+            """
             answers = await asyncio.gather(*(call(address) for address in ADDRESSES[:16]))
             assert [answer.status_code for answer in answers] == [200] * len(answers), [one.text for one in answers]
             assert {answer.json()["query_status"]["state"] for answer in answers} == {"available"}
@@ -343,10 +345,10 @@ async def test_no_call_fails_while_a_server_is_replaced(name: str, pair: list[Se
         while leaving.node.process.process.returncode is None:
             last = await call_from_all()
         assert leaving.node.process.process.returncode == 0
-        # HAProxy may have sent these calls before a health check reported that the server is stopping.
+        # HAProxy may have sent these calls to the stopping server before a health check failed.
         assert name == "haproxy" or last == {0}
         if name == "nginx":
-            # This also works without `down`: nginx sends a call to the other server if its first choice is unavailable.
+            # `down` may be removed now: nginx sends calls to the other server because this one is unavailable.
             proxy.change(f"{line} down", line)
         for _ in range(5):
             assert await call_from_all() == {0}

@@ -1,4 +1,4 @@
-"""Every process behind a proxy from `deploy/` is restarted, one after another, while clients call the service."""
+"""Clients call the service while all processes behind a proxy from `deploy/` are restarted one after another."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(300)
 
 AFFINITY = "    hash $remote_addr consistent;\n"
 CLIENTS = 4
-"""Number of clients that retry calls, and also of clients that do not."""
+"""Number of clients that retry failed calls; the number of clients that do not retry is the same."""
 ADDRESSES = [f"127.0.0.{number}" for number in range(2, 2 + 2 * CLIENTS)]
 LEASE_S = 6
 REPEATED = {502, 503}
@@ -68,13 +68,13 @@ class Fleet:
 
 
 Fleets: TypeAlias = Callable[[int], Awaitable[Fleet]]
-"""Starts a fleet whose `desktop.shutdown_delay_s` is the argument."""
+"""Starts a fleet. The argument is its `desktop.shutdown_delay_s`."""
 
 
 @dataclass
 class Client:
-    """Runs statements and reads their rows, one after another. If `repeats` is set, it retries as `Retry-After`
-    requests.
+    """A client that repeatedly runs a statement and reads its rows. If `repeats` is set, it retries failed calls after
+    the delay in `Retry-After`.
     """
 
     http: httpx.AsyncClient
@@ -83,7 +83,7 @@ class Client:
     done: int = 0
     failed: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
-    """Calls that a stopping server refused while it finished its statements."""
+    """Calls that a stopping server refused during its grace period."""
     stopped: bool = False
 
     async def run(self) -> None:
@@ -101,7 +101,7 @@ class Client:
         return body and body["history_uuid"]
 
     async def _is_available(self, operation: str) -> bool:
-        """Wait for the result; return False if a call failed. The statement itself must not fail."""
+        """Wait for the statement's end; return False if a call failed. Fails if the statement itself did."""
         while (body := await self._call("check_status", operationId=operation, wait=10)) is not None:
             if (state := body["query_status"]["state"]) not in {"waiting", "running"}:
                 assert state == "available", body
@@ -109,7 +109,7 @@ class Client:
         return False
 
     async def _call(self, path: str, key: str = "", **body: Any) -> dict[str, Any] | None:
-        """Make a call; return its body, or None if the call failed."""
+        """Make a call; return the response body, or None if the call failed."""
         headers = {"Authorization": f"Bearer {self.token}", **({"Idempotency-Key": key} if key else {})}
         for _ in range(MAX_REPEATS):
             answer = await self.http.post(f"/api/v1/editor/{path}", json=body, headers=headers)
@@ -129,7 +129,7 @@ class Client:
 async def fleets(
     postgres: EmbeddedPostgres, tcp_open: EmbeddedPostgres, migrated_template: str, tmp_path: Path
 ) -> AsyncIterator[Fleets]:
-    """Starts fleets of two servers, two workers and two beats on one PostgreSQL and one Valkey."""
+    """Starts fleets of two servers, two workers and two beats that share one PostgreSQL and one Valkey."""
     members: list[Member] = []
     async with running_valkey() as broker, installed(postgres, migrated_template, tmp_path) as plain:
         place = plain.with_task_server(broker.url, lease_s=LEASE_S)
@@ -156,7 +156,9 @@ async def fleets(
 
 
 async def restarted(fleet: Fleet, members: Sequence[Member], proxy: Proxy) -> None:
-    """Restart the members one after another while clients with and without retries call the service."""
+    """Restart the members one after another while clients call the service. Calls of clients that retry must not
+    fail.
+    """
     async with AsyncExitStack() as stack, asyncio.TaskGroup() as running:
         clients = list[Client]()
         for number in range(2 * CLIENTS):

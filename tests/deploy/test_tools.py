@@ -12,7 +12,7 @@ from tests.engines.servers import require
 
 
 def output(engine: str, program: str, *arguments: str | Path, **environment: str) -> str:
-    """Run a program, which must succeed, in its directory below `deploy/`; return its output."""
+    """Run a program in its directory below `deploy/`; return its output. Fails if the program does."""
     found = shutil.which(program)
     command = [require(Path(found) if found else None, engine), *arguments]
     kind = {"promtool": "prometheus"}.get(engine, engine)

@@ -1,4 +1,6 @@
-"""The container image is small, plain and unprivileged, and runs the README's examples with a separate PostgreSQL."""
+"""The container image is small and runs without privileges. The README's examples work on it with a separate
+PostgreSQL.
+"""
 
 import asyncio
 import os
@@ -47,7 +49,7 @@ print(len(files))
 
 @pytest.fixture(scope="module")
 def image() -> Iterator[Image]:
-    """The image with these extras in addition to the standard contents."""
+    """The image with the `EXTRAS` in addition to its standard contents."""
     with built_image(EXTRAS) as image:
         yield image
 
@@ -60,7 +62,7 @@ def postgresql() -> Iterator[ServerAddress]:
 
 @pytest.fixture(scope="module")
 async def environment(postgresql: ServerAddress) -> Mapping[str, str]:
-    """The container's environment: a separate database, a different port, and a path prefix."""
+    """The container's environment variables, which set a separate database, a different port, and a path prefix."""
     admin = f"postgresql://{postgresql.user}:{postgresql.password}@127.0.0.1:{postgresql.port}"
     for name in ("service", "sales"):
         await execute(f"{admin}/postgres", f"CREATE ROLE {name} LOGIN PASSWORD '{name}'")
@@ -76,7 +78,7 @@ async def environment(postgresql: ServerAddress) -> Mapping[str, str]:
 
 @pytest.fixture(scope="module")
 def mounts(image: Image, postgresql: ServerAddress, tmp_path_factory: pytest.TempPathFactory) -> Mapping[Path, str]:
-    """A volume that the image's user owns and that contains the sample data, and a settings file."""
+    """The container's mounts: a volume with the sample data that the image's user owns, and a settings file."""
     state, configuration = tmp_path_factory.mktemp("state"), tmp_path_factory.mktemp("configuration")
     ensure_sample_files(state / "databases", sample_tables)
     ensure_sample_storage(state / "files", sample_tables)
@@ -109,7 +111,7 @@ options = {{ path = "sample.sqlite" }}
 async def server(
     image: Image, environment: Mapping[str, str], mounts: Mapping[Path, str], tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[ServerProcess]:
-    """Run an operator's commands: migrate, create an administrator, serve."""
+    """The server in a container, set up with an operator's commands: migrate, create an administrator, serve."""
     unmigrated = run(image, "serve", environment=environment, mounts=mounts)
     assert unmigrated.returncode == 3, unmigrated.stderr
     for words, typed in ((["migrate"], ""), (["create-user", "admin", "--admin", "--password-stdin"], f"{PASSWORD}\n")):
@@ -132,7 +134,7 @@ def run(
     typed: str = "",
     entrypoint: bool = True,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command in a container of the image and wait until it exits."""
+    """Run a command in a container of the image; return its result after it has exited."""
     command = image.command(*words, environment=environment, mounts=mounts, entrypoint=entrypoint)
     return subprocess.run(command, input=typed, capture_output=True, text=True, timeout=120)
 

@@ -39,7 +39,7 @@ ROUND = ("execute", "status", "page", "close", "autocomplete", "history")
 
 @dataclass(frozen=True)
 class Usage:
-    """CPU seconds used until the time `at`."""
+    """CPU seconds that the servers and workers, or PostgreSQL, had used at the time `at`."""
 
     at: float
     servers_s: float
@@ -52,7 +52,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Memory:
-    """Memory of each server and worker in MiB at one time: `shared_once` is PSS, `resident` is RSS."""
+    """The memory of each server and worker in MiB at one time: `shared_once` is PSS, `resident` is RSS."""
 
     at_s: int
     shared_once: list[int]
@@ -65,7 +65,7 @@ class Memory:
 
 
 async def load(chosen: argparse.Namespace) -> bool:
-    """Run the load, print the report and store it in bench-results/; return whether all responses were correct."""
+    """Run the load, print the report and store it in bench-results/. Returns whether all responses were correct."""
     users = [f"user{number}" for number in range(chosen.users)]
     with tempfile.TemporaryDirectory(prefix="qsl") as folder:
         async with (
@@ -141,7 +141,7 @@ async def _measured(fleet: Fleet, plan: Mapping[str, Any]) -> tuple[dict[str, An
 
 
 def report(met: Mapping[str, Any], usage: tuple[Usage, Usage], memory: Sequence[Memory], alive_ms: float) -> list[str]:
-    """Return the report as lines of text."""
+    """Return the lines of the report."""
     first, last = usage
     seconds, rounds, took = last.at - first.at, max(met["rounds"], 1), met["took_ms"]
     alive, of_users = took.pop("is_alive", [0.0]), [ms for kind in took.values() for ms in kind]
@@ -178,7 +178,7 @@ def _percentile(took: Sequence[float], percent: int) -> float:
 
 
 async def _until(moment: float, users: asyncio.Task[Any]) -> None:
-    """Wait until this time; fail if the users' process exits before it."""
+    """Wait until this time; fail if the users' process exits earlier."""
     await asyncio.wait({users}, timeout=max(moment - time.monotonic(), 0))
     assert not users.done(), "the process of the users has ended early"
 
@@ -191,7 +191,7 @@ def _keep(facts: Mapping[str, Any]) -> None:
 
 
 def main() -> None:
-    """Run with the command-line arguments."""
+    """Run the load with the command-line arguments, and exit."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.load", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,8 +1,9 @@
-"""The users, in a separate process: `python -m tests.load.users` reads a plan and prints the results as JSON.
+"""Simulates the users in a separate process: `python -m tests.load.users` reads a plan and prints the results as JSON.
 
 Each user does a round every 5 to 10 s: execute, status (check_status with `wait`, until completion), page, close,
 autocomplete, history. Every fifth round also lists a directory. States and values are compared with the expected ones;
-of all other responses only the status is read, which leaves more CPU time to the servers.
+for all other responses only the HTTP status and the body's `status` are checked, which leaves more CPU time for the
+servers.
 """
 
 import asyncio
@@ -30,18 +31,18 @@ _PLACES = ("", "/customers", "/orders", "/order_items", "/products")
 
 @dataclass(frozen=True)
 class Plan:
-    """The input of the users' process. Times are monotonic times, which all processes share."""
+    """The input of the users' process. Times are on the monotonic clock, which all processes share."""
 
     addresses: list[str]
     tokens: list[str]
     begins_at: float
     measured_from: float
-    """Calls before this time count as errors if they fail, and are otherwise ignored."""
+    """The start of the measured period. Earlier calls count only if they fail, as errors."""
     ends_at: float
     think_s: tuple[float, float]
     keeps_server: bool
-    """Whether all calls of a user go to the same server, as behind a proxy with source affinity; otherwise they
-    alternate between servers.
+    """Whether all calls of a user go to the same server, as behind a proxy with source affinity. Otherwise, a user's
+    calls alternate between the servers.
     """
     places: int
     """Number of different completions that each user requests. Responses are cached for a minute per user and
@@ -55,7 +56,7 @@ class Outcomes:
     """The results of all users."""
 
     took_ms: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    """Response times by kind of call."""
+    """Response times in milliseconds by kind of call."""
     errors: Counter[str] = field(default_factory=Counter)
     rounds: int = 0
     processor_s: float = 0.0
@@ -63,11 +64,11 @@ class Outcomes:
 
 
 class RoundFailure(Exception):
-    """The round cannot continue. The failure has already been counted."""
+    """Ends a round that cannot continue, because one of its calls failed. The failure has already been counted."""
 
 
 class User:
-    """A user with one connection to each server."""
+    """A user with one connection to each server that the user calls."""
 
     def __init__(self, plan: Plan, met: Outcomes, number: int) -> None:
         self._plan, self._met = plan, met
@@ -78,7 +79,7 @@ class User:
         self._opened: set[Client] = set()
 
     async def run(self) -> None:
-        """Do rounds until the end of the plan; the last round is completed."""
+        """Do rounds until the end of the plan. A round that has begun is completed."""
         longest = self._plan.think_s[1]
         await _until(self._plan.begins_at + self._random.uniform(0, longest))
         while time.monotonic() < self._plan.ends_at:
@@ -183,7 +184,7 @@ async def _until(moment: float) -> None:
 
 
 async def everybody(plan: Plan) -> Outcomes:
-    """Run all users concurrently, plus one that calls `is_alive`."""
+    """Run all users concurrently, and one task that calls `is_alive`."""
     met = Outcomes()
     async with asyncio.TaskGroup() as running:
         for number in range(len(plan.tokens)):
