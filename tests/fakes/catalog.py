@@ -1,4 +1,6 @@
-"""A fake engine with readable metadata. Tests set its databases and tables, how long lookups take, and their errors."""
+"""A fake engine with readable metadata. Tests set its databases and tables, the duration of lookups, and their
+errors.
+"""
 
 import asyncio
 import re
@@ -41,9 +43,9 @@ def table(database: str, name: str, **more: object) -> TableDescription:
 class FakeCatalogEngine(FakeEngine):
     """A FakeEngine whose catalog serves `content` and `functions`.
 
-    `looks` records each lookup. Each lookup takes `look_s` seconds, waits for `may_look`, and then raises `failure` if
-    it is set. `sample` is the sample statement of every table, and analyze statements are `ddl`. EXPLAIN returns the
-    statement itself, but fails for a statement that starts with `no plan:`.
+    Each lookup is recorded in `looks`. It takes `look_s` seconds, waits for the event `may_look`, and then raises
+    `failure` if that is set. Every table has the sample statement `sample` and the analyze statement `ddl`. EXPLAIN
+    returns the statement itself, but fails if the statement starts with `no plan:`.
     """
 
     def __init__(self, *, dialect: str = "fake", lists_functions: bool = True) -> None:
@@ -72,11 +74,11 @@ class FakeCatalogEngine(FakeEngine):
         return self.lists
 
     def act_as_caller(self, acts: bool) -> None:
-        """Set `acts_as_caller`: whether users may see different metadata."""
+        """Set the capability `acts_as_caller`, which states whether each user may see different metadata."""
         self._capabilities = replace(self.capabilities, acts_as_caller=acts)
 
     def give_files(self) -> None:
-        """Allow statements and sample statements to refer to files from now on."""
+        """Set the capabilities for reading and writing files, so that statements may refer to files."""
         self._capabilities = replace(self.capabilities, reads_files=True, writes_files=True)
 
     @asynccontextmanager

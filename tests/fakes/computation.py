@@ -13,9 +13,9 @@ from queryserver.platform.computation import Task
 
 @dataclass
 class InlineComputations:
-    """A ComputationExecutor that starts no processes; input and output still pass through JSON.
+    """A ComputationExecutor that computes in this process. As in production, options and results are encoded as JSON.
 
-    `fails`: raised by all following computations; `done`: the user and task of every computation, in call order.
+    If `fails` is set, every computation raises it. `done` records the user and task of each computation.
     """
 
     fails: QueryServerError | None = None

@@ -1,4 +1,4 @@
-"""A fake LDAP directory whose entries a test defines; it records logins and searches."""
+"""A fake LDAP directory with entries that a test defines. It records logins and searches."""
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -13,11 +13,12 @@ BASE = "dc=example,dc=test"
 class FakeDirectory:
     """Implements `DirectorySession`.
 
-    A search returns the entries of the first key in `answers` that its filter contains or that equals its search base.
+    `answers` maps keys to entries. A search returns the entries of the first key that is contained in its filter or
+    equal to its base.
     """
 
     passwords: dict[str, str] = field(default_factory=dict)
-    """Passwords by distinguished name."""
+    """Maps distinguished names to passwords."""
     answers: dict[str, Sequence[Entry]] = field(default_factory=dict)
     logins: list[tuple[str, str]] = field(default_factory=list)
     searches: list[LdapSearch] = field(default_factory=list)
@@ -41,7 +42,7 @@ class FakeDirectory:
 
 
 def person(uid: str, *names: str, **attributes: str) -> Entry:
-    """Return an entry of a person below `ou=people`."""
+    """Return the entry of a person below `ou=people`. `names` are the values of `uid` if they are given."""
     values = {name: (value,) for name, value in attributes.items()}
     return Entry(f"uid={uid},ou=people,{BASE}", {"uid": names or (uid,), **values})
 

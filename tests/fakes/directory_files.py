@@ -1,4 +1,6 @@
-"""StatementFiles over a local directory, and a channel through which threads call the files of several sessions."""
+"""A StatementFiles implementation over a local directory, and a channel through which threads use the files of several
+sessions.
+"""
 
 import asyncio
 import threading
@@ -20,7 +22,8 @@ from queryserver.engines.process.requests import FileRequests
 class DirectoryFiles:
     """One user's StatementFiles, stored below a local directory.
 
-    `may_read` and `may_list` decide on a path without its scheme. `reads`, `proofs` and `patterns` record the calls.
+    `may_read` and `may_list` receive a path without its scheme and return whether access is allowed. `reads`, `proofs`
+    and `patterns` record the calls of `read`, `require_readable` and `glob`.
     """
 
     def __init__(
@@ -151,7 +154,9 @@ def _matches(names: Sequence[str], pattern: Sequence[str]) -> bool:
 
 
 class FileChannel:
-    """Runs threads' file calls on an event loop of its own; `calls` records them by session number. Must be closed."""
+    """Runs the file calls of threads on a separate event loop, and records the session number and method in `calls`.
+    Must be closed.
+    """
 
     def __init__(self, sessions: Mapping[int, DirectoryFiles]) -> None:
         self.calls = list[tuple[int, str]]()

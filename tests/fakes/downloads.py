@@ -17,7 +17,7 @@ from queryserver.results.segments import encode, head_length
 class StoredTables:
     """Implements `ResultSource` over in-memory tables.
 
-    If `fails_after` is set, reading fails after that many tables.
+    If `fails_after` is set, `tables` fails after yielding that many tables.
     """
 
     def __init__(
@@ -57,14 +57,14 @@ def column(name: str, kind: ResultType) -> Column:
 
 
 def one_column(array: pa.Array, kind: ResultType, name: str = "c") -> StoredTables:
-    """Return a result with a single column."""
+    """Return a result with one column that contains the values of `array`."""
     return StoredTables([column(name, kind)], [pa.table([array], names=[name])])
 
 
 async def downloaded(
     source: StoredTables, wanted: DownloadFormat, *, guard: bool = False, coding: ContentCoding = ContentCoding.IDENTITY
 ) -> bytes:
-    """Return the complete downloaded file."""
+    """Return the content of a complete download."""
     with ThreadPoolExecutor(2) as threads:
         async with aclosing(download(source, FileForm(wanted, guard, coding), threads=threads)) as pieces:
             return b"".join([piece async for piece in pieces])

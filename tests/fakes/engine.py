@@ -1,11 +1,11 @@
-"""An engine that executes the small scripts in its statements, for tests of services. It passes the engine contract.
+"""An engine whose statements are small scripts, for tests of services. It passes the engine contract.
 
 The words of a statement are separated by spaces; `then` separates an action from its result or failure:
 
     rows 823 [wide 100]       returns 823 integers starting at 0, or 823 strings of 100 characters
     rows 10 then fail <text>  returns 10 rows, then fails
     sleep 30 [then rows 5]    runs for 30 s, then finishes without a result set or returns rows
-    work [then rows 5]        runs until the engine's `finish` is set
+    work [then rows 5]        runs until the engine's `finish` is set, then does the same
     fail <text>               fails with that message
     deny <text>               fails with that message because of a missing permission
     ddl                       finishes without a result set
@@ -18,7 +18,8 @@ The words of a statement are separated by spaces; `then` separates an action fro
     copy <path> <text>        writes the text to a file, and finishes
     <blank>                   finishes without a result set
 
-Parameter values become words of the statement; only a fake with `TAKES_WORDS` accepts them.
+Parameter values are inserted as words of the statement. Only an engine with the capabilities `TAKES_WORDS` accepts
+them.
 """
 
 import asyncio
@@ -79,7 +80,7 @@ class Script:
     assign: tuple[str, str] | None = None
     file: str | None = None
     content: str | None = None
-    """Content to write to the file; None to read it."""
+    """The content to write to `file`. If it is None, `file` is read instead."""
 
     @property
     def has_result_set(self) -> bool:
@@ -101,8 +102,9 @@ class _Operation:
 class FakeEngine:
     """An engine that executes the script in each statement.
 
-    It counts the calls that services make: `executions`, `cancels`, `sessions_opened`, `running`. Tests may change
-    `reachable` at any time; setting `finish` completes `work` statements; sessions may request any name in `databases`.
+    `executions`, `options`, `cancels` and `sessions_opened` record the calls that services make. A test makes the
+    engine unavailable by clearing `reachable`, and completes `work` statements by setting `finish`. Sessions may
+    request only the names in `databases`.
     """
 
     def __init__(self, *, capabilities: EngineCapabilities | None = None, dialect: str = "fake") -> None:
@@ -159,7 +161,7 @@ class FakeEngine:
 
 
 class FakeSession:
-    """A session of the fake engine. Once a test sets `is_lost`, the session accepts no more statements."""
+    """A session of the fake engine. If a test sets `is_lost`, the session accepts no more statements."""
 
     def __init__(self, engine: FakeEngine, files: StatementFiles | None = None) -> None:
         self._engine = engine

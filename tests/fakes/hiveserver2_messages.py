@@ -1,4 +1,4 @@
-"""The server side of TCLIService: decodes calls and encodes responses."""
+"""The server side of TCLIService: decodes calls and encodes replies."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +24,7 @@ INTERNAL_ERROR = 6
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A decoded call. `method` is None if the method name is unknown; `request` is then an empty struct."""
+    """A decoded call. If the method name is unknown, `method` is None and `request` is an empty struct."""
 
     name: str
     sequence: int
@@ -33,11 +33,13 @@ class Call:
 
 
 class _EmptyStruct(Struct):
-    """A struct that skips every field it reads."""
+    """A struct without fields, which skips every field that it reads."""
 
 
 def decode_call(raw: bytes) -> Call:
-    """Decode a call. Raises IncompleteMessage, MalformedMessage."""
+    """Decode a call. Raises IncompleteMessage if bytes are missing, and MalformedMessage if the message is not a valid
+    call.
+    """
     reader = _Reader(raw)
     name, kind, sequence = reader.header()
     if kind != _CALL:

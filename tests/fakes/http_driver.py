@@ -1,8 +1,8 @@
 """A DBAPI driver that sends HTTP requests through urllib, as third-party drivers do, and follows redirects.
 
-It fetches the rows of a statement with one GET request. The response is `{"rows": [...], "next": <url>}`, with one
-column. If the response contains `"report_to": <url>`, the driver notifies another server and ignores its failures;
-`"error": <text>` raises an error.
+It sends one GET request per statement. The response is `{"rows": [...], "next": <url>}`, in which the rows have one
+column. If it contains `"report_to": <url>`, the driver also sends a request to that URL and ignores all failures. If it
+contains `"error": <text>`, the driver raises an error.
 """
 
 import json
@@ -18,7 +18,7 @@ NAME = "qshttp"
 
 
 _straight = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""Ignores proxies from the environment; otherwise, the tests would see only the proxy."""
+"""Ignores proxies set in the environment, because otherwise all requests would go to the proxy."""
 
 
 class Error(Exception):
@@ -26,15 +26,17 @@ class Error(Exception):
 
 
 class OperationalError(Error):
-    """The DBAPI error (PEP 249) that the driver also raises for every connection failure."""
+    """The DBAPI error (PEP 249) for failed statements. This driver also raises it for all connection failures."""
 
 
 usual_port = 80
-"""The default port for URLs without one; SQLAlchemy does not know this driver's default."""
+"""The port of URLs that specify none. SQLAlchemy does not know it."""
 
 
 def connect(host: str, port: int | None = None, database: str = "", **_login: object) -> "Connection":
-    """Return a connection. As in similar drivers, this sends no request, unless the database is `login`."""
+    """Return a connection. Like similar drivers, this function sends no request, unless the database is named
+    `login`.
+    """
     connection = Connection(f"http://{host}:{port or usual_port}/")
     if database == "login":
         connection.cursor().execute("SELECT 1")
@@ -42,7 +44,7 @@ def connect(host: str, port: int | None = None, database: str = "", **_login: ob
 
 
 class Connection:
-    """A connection without any network state between statements."""
+    """A connection, which has no network state between statements."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -61,7 +63,7 @@ class Connection:
 
 
 class Cursor:
-    """A cursor that executes one statement at a time."""
+    """Executes one statement at a time."""
 
     rowcount = -1
     arraysize = 1

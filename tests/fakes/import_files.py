@@ -12,7 +12,7 @@ from queryserver.workbooks.reader import SheetRows
 
 @dataclass
 class MemoryFile:
-    """An ImportFile that counts the bytes read."""
+    """An ImportFile in memory, which counts the bytes that are read."""
 
     content: bytes
     fixed_identity: str | None = None
@@ -45,7 +45,7 @@ class MemoryFile:
 
 @dataclass
 class MemoryWorkbooks:
-    """Replaces ProcessWorkbooks with one workbook, which is returned for any file."""
+    """Replaces ProcessWorkbooks. It returns the sheets of one workbook for any file."""
 
     sheets: Mapping[str, Sequence[Sequence[TypedText]]] = field(default_factory=dict)
     looks: int = 0

@@ -1,4 +1,4 @@
-"""In-memory import upload records; a test can make them fail or hang."""
+"""In-memory records of import uploads. A test can make them fail or hang."""
 
 import asyncio
 from collections.abc import Collection, Sequence
@@ -16,7 +16,7 @@ class MemoryImportUploads:
         self.is_down = False
         self.hangs = False
         self.asked = asyncio.Event()
-        """Set as soon as `add` is called while `hangs` is set."""
+        """Set when `add` is called while `hangs` is true."""
 
     async def usage(self, user_id: int) -> UploadUsage:
         sizes = [new.size_bytes for new, end in self.uploads.values() if new.user_id == user_id and end > _now()]

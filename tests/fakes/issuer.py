@@ -1,4 +1,4 @@
-"""A token issuer with real RSA keys, and a key server on the loopback interface whose responses a test may change."""
+"""A token issuer with real RSA keys, and a key server on the loopback interface. A test may change its responses."""
 
 import base64
 import json
@@ -22,7 +22,7 @@ AUDIENCE = "queryserver"
 
 @cache
 def rsa_key(name: str, bits: int = 2048) -> RSAPrivateKey:
-    """Return the RSA key of this name. Each key is generated once per process, since that takes a tenth of a second."""
+    """Return the RSA key with this name. It is generated once per process, because this takes a tenth of a second."""
     assert name
     return generate_private_key(public_exponent=65537, key_size=bits)
 
@@ -39,14 +39,14 @@ def jwk(key: RSAPrivateKey, kid: str | None, **more: Any) -> dict[str, Any]:
 
 
 def claims(**changes: Any) -> dict[str, Any]:
-    """Return valid claims with `changes` applied; a value of None omits the claim."""
+    """Return valid claims to which `changes` are applied. A claim that is set to None is omitted."""
     now = int(time.time())
     good = {"iss": ISSUER, "aud": AUDIENCE, "sub": "ana", "iat": now, "exp": now + 600}
     return {name: value for name, value in {**good, **changes}.items() if value is not None}
 
 
 def raw(header: Mapping[str, Any], content: Mapping[str, Any], signature: str = "") -> str:
-    """Return a token with an arbitrary header and signature."""
+    """Return a token with an arbitrary header, content and signature."""
     parts = [base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in (header, content)]
     return ".".join([*parts, signature])
 
@@ -57,15 +57,17 @@ class Issuer:
 
     keys: dict[str, RSAPrivateKey] = field(default_factory=lambda: {"one": rsa_key("one")})
     served: list[dict[str, Any]] | None = None
-    """Entries of the JWKS document; None for all `keys`."""
+    """Entries of the JWKS document. If it is None, the document contains all `keys`."""
     answer: Answer | None = None
-    """If set, sent instead of the JWKS document."""
+    """A response that replaces the JWKS document if it is set."""
     script: Script | None = None
-    """If set, computes each response instead of the JWKS document."""
+    """A function that computes every response if it is set."""
     servers: list[ScriptedNameNode] = field(default_factory=list)
 
     def token(self, kid: str | None = "one", *, key: RSAPrivateKey | None = None, **changes: Any) -> str:
-        """Return a signed token, valid by default. `header` adds fields to the token's header."""
+        """Return a signed token, which is valid by default. `changes` replaces claims; its item `header` adds fields to
+        the token's header.
+        """
         header = dict(changes.pop("header", {})) | ({} if kid is None else {"kid": kid})
         signer = key or self.keys[kid or "one"]
         return jwt.encode(claims(**changes), _signing(signer), algorithm="RS256", headers=header)
@@ -76,7 +78,7 @@ class Issuer:
 
     @property
     def fetches(self) -> int:
-        """Return how often clients fetched the keys."""
+        """The number of requests for the keys."""
         return sum(len(server.asked) for server in self.servers)
 
     async def serve(self, request: ReceivedRequest) -> Answer:
@@ -94,7 +96,9 @@ class Issuer:
 
 @cache
 def _signing(key: RSAPrivateKey) -> Any:
-    """Convert the key for the JWT library once, because the conversion takes tens of milliseconds."""
+    """Convert the key to the JWT library's format. The result is cached, because the conversion takes tens of
+    milliseconds.
+    """
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
     return construct(pem, algorithm="RS256")
 

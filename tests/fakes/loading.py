@@ -1,6 +1,6 @@
-"""A `FakeEngine` with in-memory tables, into which tests of imports can load rows.
+"""A `FakeEngine` with in-memory tables, for tests of imports.
 
-It accepts further statements, in which names are written as `a` or `main.a`, each part as a JSON string:
+It accepts further statements. A table name is `"a"` or `"main"."a"`, in which each part is a JSON string:
 
     table "t"                 returns the rows of a table
     count "t"                 returns the number of rows in a table
@@ -45,7 +45,7 @@ _MAX_NAME_LENGTH = 128
 
 
 def quoted(name: str) -> str:
-    """Quote a name as the fake's statements expect it."""
+    """Quote a table name for the statements of the fake engine."""
     return json.dumps(name)
 
 
@@ -63,10 +63,10 @@ class StoredTable:
 
 
 class FakeLoadingEngine(FakeEngine):
-    """A FakeEngine that stores loaded tables in memory: `tables` by name; `loads` counts loads.
+    """A FakeEngine that stores loaded tables in `tables` by name, and counts loads in `loads`.
 
-    If `read_only` is set, the engine refuses to create tables. If `refuse_drops` is set, every drop fails, as if the
-    engine were unavailable.
+    If `read_only` is set, the engine refuses to create tables. If `refuse_drops` is set, all drops fail because the
+    engine is unavailable.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class FakeLoadingEngine(FakeEngine):
         self._released = asyncio.Event()
 
     def hold(self, *, after: int = 0) -> None:
-        """Make each load wait for `release` after it has consumed `after` batches."""
+        """Make each load wait for `release` after it has received `after` batches."""
         self._held_after = after
         self._released.clear()
 
@@ -91,7 +91,7 @@ class FakeLoadingEngine(FakeEngine):
         self._released.set()
 
     async def take_turn(self, taken: int) -> None:
-        """Wait until a load that has consumed `taken` batches may continue."""
+        """Wait until a load that has received `taken` batches may continue."""
         await asyncio.sleep(0)  # other tasks may run between two batches, as with a real engine
         if self._held_after is not None and taken >= self._held_after:
             await self._released.wait()
@@ -111,7 +111,7 @@ class FakeLoadingEngine(FakeEngine):
         return self.tables.get(self.place(table))
 
     def place(self, table: TableName) -> TableName:
-        """Return the table name with its database. Raises StatementRejected if the database is unknown."""
+        """Return the table name qualified by its database. Raises StatementRejected if the database is unknown."""
         database = table.database or "main"
         if database not in self.databases:
             raise StatementRejected(f"unknown database {database}")
@@ -119,7 +119,7 @@ class FakeLoadingEngine(FakeEngine):
 
 
 class FakeLoader:
-    """Implements `TableLoader`. Rows first go to a staging table that every user can see."""
+    """Implements `TableLoader`. Rows are first loaded into a staging table, which all users can see."""
 
     def __init__(self, engine: FakeLoadingEngine, session: EngineSession) -> None:
         self._engine = engine
@@ -180,7 +180,7 @@ class FakeLoader:
         return found
 
     def _publish(self, load: TableLoad, target: TableName, staging_table: StoredTable) -> None:
-        """Check and change the target in one step, during which no other task can run."""
+        """Check and change the target table. No other task can run meanwhile, because nothing is awaited."""
         found = self._refuse_target(load)
         if found is None or load.replace:
             self._engine.tables[target] = StoredTable(staging_table.schema, list(staging_table.batches))
@@ -192,7 +192,7 @@ class FakeLoader:
 
 
 class TablesSession:
-    """A session that also executes the statements about tables; other statements go to the wrapped fake session."""
+    """A session that executes the statements about tables. All other statements are passed to the wrapped session."""
 
     def __init__(self, engine: FakeLoadingEngine, session: FakeSession) -> None:
         self._engine = engine
@@ -279,7 +279,9 @@ def _check_nulls(load: TableLoad, batch: pa.RecordBatch) -> None:
 
 
 def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Reorder and cast the columns by name to match an existing table's schema; missing columns become NULL."""
+    """Match the columns of a batch to an existing table's schema by name: reorder and cast them, and fill missing
+    columns with NULL.
+    """
     given, rows = batch.schema.names, batch.num_rows
     arrays = [
         batch.column(place.name).cast(place.type) if place.name in given else pa.nulls(rows, place.type)

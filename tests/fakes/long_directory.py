@@ -1,4 +1,4 @@
-"""A store whose root directory has any number of entries, generated during the listing."""
+"""A store whose root directory has any number of entries. They are generated while the directory is listed."""
 
 import asyncio
 import resource
@@ -21,12 +21,13 @@ def resident_bytes() -> int:
 
 
 class LongDirectory(MemoryFileSystem):
-    """Counts listing calls in `calls` and records the received cursors in `cursors`.
+    """A store with `entries` files in its root directory. It counts batches in `calls`, and records cursors in
+    `cursors`.
 
-    `tells_remaining`: report the number of remaining entries, as HDFS does. After `late_after` calls, each further
-    batch takes 60 s; after `fails_after` calls, each further batch raises `failure`. A cursor in `unknown` also raises
-    `failure`, like a continuation token that has expired. `peak_bytes`: set it to a nonzero value to record the highest
-    resident memory at any call.
+    If `tells_remaining` is set, each batch contains the number of remaining entries, as on HDFS. After `late_after`
+    batches, each further batch takes 60 s. After `fails_after` batches, each further batch raises `failure`. A batch at
+    a cursor in `unknown` also raises `failure`, as if a continuation token had expired. If a test sets `peak_bytes` to
+    a nonzero value, it is updated to the highest resident memory at the start of any batch.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class LongDirectory(MemoryFileSystem):
         return _LongStorage(self, user)
 
     def entry(self, number: int) -> FileStatus:
-        """Return the entry at position `number` in name order."""
+        """Return the entry at index `number` in name order."""
         return FileStatus(
             path=f"{number:07}.csv",
             kind=EntryKind.FILE,
@@ -84,7 +85,7 @@ class _LongStorage(MemoryStorage):
     async def _record_call(self, cursor: str | None) -> None:
         directory = self._directory
         directory.calls += 1
-        await asyncio.sleep(0)  # gives control to the event loop, as a network response would
+        await asyncio.sleep(0)  # yields to the event loop, as waiting for a network response would
         if directory.peak_bytes:
             directory.peak_bytes = max(directory.peak_bytes, resident_bytes())
         if directory.late_after is not None and directory.calls > directory.late_after:

@@ -1,4 +1,4 @@
-"""Authenticators and login back ends as third parties might write them, both correct and faulty."""
+"""Correct and faulty authenticators and login back ends, as third parties might write them."""
 
 import asyncio
 import threading
@@ -12,7 +12,7 @@ from queryserver.platform.settings.tree import Settings
 
 
 class Journal:
-    """Records the calls to the classes of this module, in order; tests clear it."""
+    """Records the calls to the classes of this module, in order. Tests clear it before use."""
 
     asked: ClassVar[list[str]] = []
     threads: ClassVar[list[str]] = []
@@ -27,7 +27,7 @@ class Journal:
 
 
 def wanted(request: Any, name: str) -> str | None:
-    """Record the call, and return the request header of the authenticator called `name`."""
+    """Record the call, and return the value of the request header for the authenticator `name`."""
     Journal.asked.append(name)
     Journal.requests.append(request)
     Journal.threads.append(threading.current_thread().name)
@@ -35,7 +35,7 @@ def wanted(request: Any, name: str) -> str | None:
 
 
 class Sync:
-    """A synchronous authenticator: accepts the username in `X-Sync`."""
+    """A synchronous authenticator, which accepts the username in the header `X-Sync`."""
 
     def authenticate(self, request: Any) -> AuthenticatedUser | None:
         name = wanted(request, "Sync")
@@ -49,7 +49,7 @@ class Sync:
 
 
 class Async:
-    """An asynchronous authenticator: accepts the username in `X-Async` and returns a tuple."""
+    """An asynchronous authenticator, which accepts the username in the header `X-Async` and returns a tuple."""
 
     def __init__(self, settings: Settings) -> None:
         Journal.built.append(settings)
@@ -66,7 +66,7 @@ class Async:
 
 
 class GroupedUserAuth:
-    """Accepts the username in `X-Grouped` and the groups in `X-Groups`."""
+    """An authenticator that accepts the username in the header `X-Grouped` and the groups in `X-Groups`."""
 
     async def authenticate(self, request: Any) -> AuthenticatedUser | None:
         name = wanted(request, "Grouped")
@@ -96,7 +96,7 @@ GIVEN: dict[str, object] = {
 
 
 class MisbehavingAuth:
-    """Raises the error or returns the invalid value that `X-Misbehaving` selects."""
+    """An authenticator that raises the error or returns the invalid value selected by the header `X-Misbehaving`."""
 
     def authenticate(self, request: Any) -> Any:
         word = wanted(request, "Misbehaving")
@@ -110,7 +110,7 @@ class MisbehavingAuth:
 
 
 class Stubborn:
-    """Exits, interrupts or ignores cancellation, as `X-Stubborn` selects."""
+    """An authenticator that exits, interrupts, cancels or ignores cancellation, as the header `X-Stubborn` selects."""
 
     async def authenticate(self, request: Any) -> AuthenticatedUser | None:
         match wanted(request, "Stubborn"):
@@ -128,7 +128,7 @@ class Stubborn:
 
 
 class Slow:
-    """Sleeps for longer than any caller waits."""
+    """An authenticator that blocks its thread for a second, which is longer than its callers wait."""
 
     def authenticate(self, request: Any) -> None:
         if wanted(request, "Slow"):
@@ -145,7 +145,7 @@ class Unbuildable:
 
 
 class Door:
-    """A login back end whose result depends on the password."""
+    """A login back end whose outcome depends on the password."""
 
     async def login(self, username: str, password: str, request: Any) -> AuthenticatedUser | None:
         Journal.asked.append(f"Door {username} {request.client}")
@@ -168,7 +168,7 @@ class Door:
 
 
 class BlockingDoor:
-    """A login back end with a synchronous `login`."""
+    """A login back end whose `login` is synchronous."""
 
     def login(self, username: str, password: str, request: Any) -> AuthenticatedUser | None:
         Journal.threads.append(threading.current_thread().name)

@@ -10,7 +10,7 @@ from queryserver.results.segments import Segment, encode, head_length
 
 
 class MemoryResults:
-    """Stores results in a dictionary. Once `failure` is set, every call raises it."""
+    """Implements ResultStore with a dictionary. Once `failure` is set, every call raises it."""
 
     def __init__(self) -> None:
         self._tables: dict[tuple[UUID, int, int], pa.Table] = {}
@@ -51,7 +51,7 @@ class MemoryResults:
         self._fail()
 
     async def close(self) -> None:
-        """Do nothing: there is nothing to close."""
+        """Do nothing, because there is nothing to close."""
 
     def _fail(self) -> None:
         if self.failure is not None:

@@ -1,6 +1,6 @@
-"""The fake engine with statements that continue after the loss of the client.
+"""A fake engine whose statements continue after the client has disconnected.
 
-If `pages_once` is set, the engine can repeat only the latest page, like an engine in which a request for the next page
+If `pages_once` is set, the engine can repeat only the latest page, as on engines where a request for the next page
 acknowledges the previous one. Otherwise, it returns rows from any position.
 """
 
@@ -17,7 +17,9 @@ from queryserver.identity.model import User
 
 
 class ResumableFakeEngine(FakeEngine):
-    """`left` holds the sessions that were detached from running statements; pages after the first wait for `go_on`."""
+    """A fake engine whose statements can be resumed. `left` holds the detached sessions of running statements by name.
+    All pages after the first wait for the event `go_on`.
+    """
 
     def __init__(self, *, pages_once: bool = False) -> None:
         super().__init__()

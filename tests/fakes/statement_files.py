@@ -1,4 +1,4 @@
-"""Statement files over a test's stores; needs no database."""
+"""Statement files on the stores of a test, without a database."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ ADMIN = User(3, "root", is_admin=True)
 
 
 def by_token(user: User, *scopes: Scope) -> User:
-    """Return the user with the restrictions of an API token that has these scopes."""
+    """Return the user, restricted as by an API token with these scopes."""
     return user.narrowed(ApiTokenLimits(UUID(int=1), "job", frozenset(scopes), None, b""))
 
 
@@ -74,7 +74,7 @@ class NoUploads(PartUploads):
 
 
 class GivenFiles:
-    """Builds statement files over `stores`; `audit` and `writes` record the operations."""
+    """Builds the files of statements on the given file systems. `audit` and `writes` record the operations."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """In-memory versions of the statement and session records that runners use.
 
-If `down` is set, every call raises DatabaseUnavailable.
+Every call raises DatabaseUnavailable while `down` is set.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ _numbers = count(1)
 
 @dataclass
 class Entry:
-    """The record of a statement."""
+    """A statement's record."""
 
     assignment: Assignment
     owner: str | None
@@ -78,7 +78,7 @@ class Entry:
 class MemoryLeases:
     """Implements `statements.leases.StatementLeases`.
 
-    `before` maps a method name to an action that runs once, before the next call of that method.
+    `before` maps a method name to an action that runs once, before the method is next called.
     """
 
     def __init__(self) -> None:
@@ -119,8 +119,8 @@ class MemoryLeases:
         return self.entries[assignment.lease.statement_id]
 
     def ask_to_cancel(self, statement_id: UUID) -> None:
-        """Request cancellation as `StatementRecords.request_cancel` does: cancel at once a statement that was not yet
-        sent.
+        """Request cancellation like `StatementRecords.request_cancel`. A statement that was not yet sent is canceled at
+        once.
         """
         entry = self.entries[statement_id]
         entry.cancel_requested = True
@@ -360,7 +360,7 @@ class MemoryLeases:
 
 
 class MemorySessions:
-    """Implements `statements.session_repository.SessionRecords` for any number of owners."""
+    """Implements `statements.session_repository.SessionRecords`. Sessions may have different owners."""
 
     def __init__(self) -> None:
         self.open_records: dict[int, SessionRecord] = {}
@@ -455,7 +455,7 @@ class MemorySessions:
 
 
 class MemoryUsers:
-    """Implements `identity.users.UserDirectory`: every user is active unless in `disabled`."""
+    """Implements `identity.users.UserDirectory`. All users are active except those in `disabled`."""
 
     def __init__(self) -> None:
         self.disabled: set[int] = set()
@@ -484,7 +484,7 @@ def _place(entry: Entry) -> tuple[str, int]:
 
 
 def _is_first(entry: Entry, running: Collection[int]) -> bool:
-    """Return whether a person submitted the statement and has no running statements."""
+    """Return whether a person submitted the statement and this user has no running statements."""
     return entry.priority == 0 and entry.assignment.user_id not in running
 
 
@@ -497,7 +497,7 @@ def _is_late(entry: Entry) -> bool:
 
 
 def _recorded(new: NewStatement, history_id: int) -> StatementRecord:
-    """Return a record with the fields that a runner reads."""
+    """Return a record that contains the fields that a runner reads."""
     now = datetime.now(UTC)
     status = StatementStatus(
         id=new.id,

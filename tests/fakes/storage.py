@@ -1,4 +1,6 @@
-"""In-memory stores. `MemoryFileSystem` imitates any kind of store: a test chooses its scheme, traits and powers."""
+"""In-memory stores. `MemoryFileSystem` imitates any kind of store, because a test chooses its scheme, traits and
+powers.
+"""
 
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
@@ -49,12 +51,12 @@ class MemoryStorage:
         ordered = sorted((self._order(child), child) for child in self.tree.children(path))
         if not self.traits.lists_in_order:
             ordered.reverse()
-        # The cursor's entry may have been deleted, so continue at the cursor's position in the sort order.
+        # The cursor's entry may have been deleted, so the listing continues at the cursor's position in the sort order.
         left = [(key, child) for key, child in ordered if cursor is None or self._follows(key, cursor)]
         while True:
             now, left = left[:batch_size], left[batch_size:]
             entries = tuple(self.tree.status(child) for _, child in now if child in self.tree.entries)
-            # Hadoop's stores report how many entries follow.
+            # Hadoop's stores report the number of remaining entries.
             yield Batch(entries, now[-1][0] if left else None, len(left) if self.traits.acts_as_user else None)
             if not left:
                 return
@@ -73,7 +75,7 @@ class MemoryStorage:
     async def write(
         self, path: str, body: AsyncIterator[bytes], *, overwrite: bool, size_bytes: int | None = None
     ) -> FileStatus:
-        del size_bytes  # the announced size is not verified
+        del size_bytes  # this store does not verify the announced size
         self._check(path)
         self.tree.free_for_file(path, overwrite=overwrite)
         content = b"".join([piece async for piece in body])
@@ -145,7 +147,7 @@ class MemoryStorage:
         self.tree.staging_table.pop(staging, None)
 
     async def sweep_orphans(self, path: str, older_than_s: float) -> int:
-        """Remove nothing: an in-memory tree has no orphaned files."""
+        """Return 0, because an in-memory tree has no orphaned files."""
         del older_than_s
         self._check(path)
         self.tree.directory(path)
@@ -155,7 +157,9 @@ class MemoryStorage:
         self.tree.check(self.user.name, path)
 
     def _order(self, child: str) -> str:
-        """Return the sort key. Object stores sort by key, so a folder sorts as `name/`."""
+        """Return the sort key of an entry. Object stores sort by key, in which the name of a folder ends with a
+        slash.
+        """
         name = child.rpartition("/")[2]
         is_prefix = self.traits.container_levels and self.tree.entries[child].kind is EntryKind.DIRECTORY
         return f"{name}/" if is_prefix else name
@@ -165,7 +169,7 @@ class MemoryStorage:
 
 
 class Renames(MemoryStorage):
-    """Implements `RenamingStorage`. If the store has containers, a rename must stay within one container."""
+    """Implements `RenamingStorage`. In stores with containers, a rename must stay within one container."""
 
     def can_rename(self, source: str, target: str) -> bool:
         levels = self.traits.container_levels
@@ -226,7 +230,7 @@ class HasOwners(MemoryStorage):
 
 
 class KeepsUnseen(MemoryStorage):
-    """Implements `UnlistedUploads` for the uploads that a test added to `tree.unseen`."""
+    """Implements `UnlistedUploads`. A test adds the uploads to `tree.unseen`."""
 
     async def abort_unlisted_uploads(self, path: str, older_than_s: float) -> int:
         self._check(path)
@@ -238,7 +242,7 @@ class KeepsUnseen(MemoryStorage):
 
 
 class ListsFlat(MemoryStorage):
-    """Implements `FlatStorage` with pages of 1000 keys; folders without files appear as marker keys."""
+    """Implements `FlatStorage` with pages of 1000 keys. Folders without children appear as marker keys."""
 
     async def list_tree(self, path: str) -> AsyncGenerator[Sequence[FileStatus]]:
         self._check(path)
@@ -272,9 +276,10 @@ LIKE_OZONE = LIKE_HDFS - {Power.TRASH}
 
 
 class MemoryFileSystem:
-    """An in-memory store. `traits` and `powers` determine how services treat the store; `is_closed` records `close`.
+    """An in-memory store. `traits` and `powers` determine its behavior and optional capabilities. `is_closed` is set by
+    `close`.
 
-    If `traits` has `container_levels`, buckets can come only from `containers`.
+    If `traits` has `container_levels`, users cannot create containers; a test passes them in `containers`.
     """
 
     def __init__(
@@ -323,6 +328,8 @@ class MemoryCluster(MemoryFileSystem):
 
 @cache
 def _with(powers: frozenset[Power]) -> type[MemoryStorage]:
-    """Build a Storage class that implements exactly these powers, because callers test for them with `isinstance`."""
+    """Return a Storage class that implements exactly these powers, because services check for them with
+    `isinstance`.
+    """
     classes = tuple(power.value for power in Power if power in powers)
     return type("MemoryStorageWithPowers", (*classes, MemoryStorage), {})

@@ -25,16 +25,18 @@ from queryserver.files.protocol import (
 )
 
 Failure = QueryServerError | Callable[[int, str], QueryServerError | None]
-"""The error that a call raises. A function computes it from the call's number, starting at 1, and its first path."""
+"""The error that a call raises. It may be a function of the call's number, which starts at 1, and the call's first
+path; if the function returns None, the call succeeds.
+"""
 
 
 @dataclass
 class FaultyStorage:
-    """Wraps another store; a call raises the error that `failures` holds under its name, and `calls` counts calls by
-    name.
+    """Wraps another store. A call raises the error in `failures` for its method name, and `calls` counts the calls by
+    method.
 
-    A failing `write` first consumes `after_pieces` chunks of its body, as when a disk becomes full. This class has no
-    optional powers; `faulty` adds those of the inner store.
+    A failing `write` first consumes `after_pieces` chunks of its body, as if a disk became full. This class has no
+    optional powers; the function `faulty` adds those of the inner store.
     """
 
     inner: Storage
@@ -199,7 +201,7 @@ _WRAPPERS: tuple[tuple[type, type[FaultyStorage]], ...] = (
 def faulty(
     inner: Storage, failures: dict[str, Failure] | None = None, calls: Counter[str] | None = None
 ) -> FaultyStorage:
-    """Return a FaultyStorage that has exactly the optional powers of `inner`."""
+    """Wrap `inner` in a FaultyStorage with exactly the same optional powers."""
     wrappers = tuple(wrapper for protocol, wrapper in _WRAPPERS if isinstance(inner, protocol))
     kind = _with(wrappers)
     return kind(inner, {} if failures is None else failures, Counter() if calls is None else calls)
@@ -207,7 +209,7 @@ def faulty(
 
 @dataclass
 class FaultyFileSystem:
-    """Wraps another FileSystem; all its storages share `failures` and `calls`."""
+    """Wraps another FileSystem. All its storages share `failures` and `calls`."""
 
     inner: FileSystem
     failures: dict[str, Failure] = field(default_factory=dict)

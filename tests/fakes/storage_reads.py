@@ -1,4 +1,4 @@
-"""A store whose reads misbehave: endless, interrupted, too short, too long or slow."""
+"""A store with misbehaving files. Reads may be endless, interrupted, too short, too long or slow."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -17,13 +17,13 @@ MODIFIED_AT = datetime(2024, 1, 31, 10, 20, 30, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Oddity:
-    """A file that reports `size_bytes`; byte number n is `pattern[n % len(pattern)]`."""
+    """A file whose reported size is `size_bytes`. Its content repeats `pattern`."""
 
     size_bytes: int
     sent_bytes: int | None = None
-    """The number of bytes sent before the end or `failure`; None for `size_bytes`."""
+    """The number of bytes sent before the end or before `failure`. None stands for `size_bytes`."""
     failure: QueryServerError | None = None
-    """Raised after the last byte."""
+    """The error raised after the last byte."""
     pause_s: float = 0.0
     """The delay before each chunk, in seconds."""
     pattern: bytes = b"0123456789abcde\n"
@@ -31,7 +31,7 @@ class Oddity:
 
 
 class OddStorage(MemoryStorage):
-    """Serves the files in `odd` as described there, and all other files from memory."""
+    """Serves the files in `odd` as their `Oddity` specifies, and all other files from memory."""
 
     odd: dict[str, Oddity]
     touched: list[str]
@@ -65,7 +65,7 @@ class OddStorage(MemoryStorage):
 
 
 class OddFileSystem(MemoryFileSystem):
-    """A MemoryFileSystem with misbehaving files; `touched` lists the path of every read."""
+    """A MemoryFileSystem with misbehaving files. `touched` records the path of every read."""
 
     def __init__(self, scheme: Scheme = Scheme.HDFS) -> None:
         super().__init__(scheme)

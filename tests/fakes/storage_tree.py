@@ -22,7 +22,7 @@ from queryserver.files.protocol import StoredPart
 
 @dataclass(slots=True)
 class Entry:
-    """A file, link or directory; a directory has no content."""
+    """A file, link or directory. Only files have content."""
 
     kind: EntryKind
     content: bytes = b""
@@ -36,10 +36,10 @@ class Entry:
 
 @dataclass
 class MemoryTree:
-    """Entries by path.
+    """The entries of a store by path.
 
-    The first-level `containers` exist from the start; others are created only by `make_container`. `private` maps a
-    path to the only user who may access it and everything below it.
+    Directories on the first `container_levels` levels are containers, which only `make_container` creates. `private`
+    maps a path to the only user who may access it and all paths below it.
     """
 
     container_levels: int = 0
@@ -51,17 +51,19 @@ class MemoryTree:
     _ids: Iterator[int] = field(default_factory=lambda: count(1))
 
     def make_container(self, path: str) -> None:
-        """Create a directory and its parents, including containers."""
+        """Create a directory and its missing parents, even if they are containers."""
         names = names_of(path)
         for end in range(1, len(names) + 1):
             self.entries.setdefault("/".join(names[:end]), Entry(EntryKind.DIRECTORY))
 
     def make_entry(self, path: str, kind: EntryKind) -> None:
-        """Create an entry of a kind that no Storage call can create, such as a link."""
+        """Create an entry of any kind, including links, which no Storage call can create."""
         self.entries[path] = Entry(kind, permissions=0o777)
 
     def check(self, user: str, path: str) -> None:
-        """Check the user's access to the path. Raises InvalidPath, PermissionDenied."""
+        """Check that the user may access the path. Raises InvalidPath if it is malformed, and PermissionDenied if it is
+        private.
+        """
         names_of(path)
         for place, owner in self.private.items():
             if user != owner and (path == place or path.startswith(f"{place}/")):
@@ -98,8 +100,8 @@ class MemoryTree:
         return entry
 
     def free_for_file(self, path: str, *, overwrite: bool) -> None:
-        """Check that a file may be written at `path`. Raises PathExists, SymlinkNotFollowed, and errors about the
-        parents.
+        """Check that a file may be written at `path`. Raises PathExists and SymlinkNotFollowed, and the errors of a
+        missing or invalid parent.
         """
         self.below_root(path)
         self._check_parents(path)
@@ -111,7 +113,7 @@ class MemoryTree:
         raise PathExists(f"{path} already already exists.")
 
     def put(self, path: str, content: bytes, model: Entry | None = None) -> FileStatus:
-        """Store a file at `path`, with the attributes of `model` if it is given."""
+        """Store a file at `path`. It has the attributes of `model` if that is given."""
         self.make_parents(path)
         made = model or Entry(EntryKind.FILE, permissions=0o644)
         self.entries[path] = replace(made, content=content, modified_at=datetime.now(UTC), file_id=next(self._ids))
@@ -125,7 +127,7 @@ class MemoryTree:
             self.entries.setdefault("/".join(names[:end]), Entry(EntryKind.DIRECTORY, permissions=permissions))
 
     def children(self, path: str) -> list[str]:
-        """Return the paths of the direct children, except reserved names."""
+        """Return the paths of the direct children, excluding those with reserved names."""
         prefix = f"{path}/" if path else ""
         rest = ((entry, entry.removeprefix(prefix)) for entry in self.entries if entry and entry.startswith(prefix))
         return [entry for entry, name in rest if "/" not in name and not name.startswith(RESERVED_PREFIX)]
@@ -137,7 +139,7 @@ class MemoryTree:
     def remove(self, path: str, *, recursive: bool) -> None:
         """Remove an entry.
 
-        Raises DirectoryNotEmpty; a container that is not empty cannot be removed, even recursively.
+        Raises DirectoryNotEmpty if the entry has children, unless `recursive` is set. Containers must always be empty.
         """
         self.below_root(path)
         self.existing(path)
@@ -148,7 +150,7 @@ class MemoryTree:
             del self.entries[entry]
 
     def move(self, source: str, target: str, *, overwrite: bool) -> None:
-        """Move an entry. Raises TargetInsideSource, PathExists, PathNotFound."""
+        """Move an entry with all its descendants. Raises TargetInsideSource, PathExists, PathNotFound."""
         self.below_root(source)
         self.below_root(target)
         entry = self.existing(source)
@@ -163,12 +165,12 @@ class MemoryTree:
             self.entries[target + path.removeprefix(source)] = self.entries.pop(path)
 
     def joined(self, staging: str, parts: list[StoredPart]) -> bytes:
-        """Join the staged parts in index order."""
+        """Return the content of all staged parts, joined in index order."""
         kept = self.staging_table[staging]
         return b"".join(kept[part.index] for part in sorted(parts, key=lambda part: part.index))
 
     def status(self, path: str) -> FileStatus:
-        """Return the file status of an existing entry."""
+        """Return the status of an existing entry."""
         entry = self.entries[path]
         return FileStatus(
             path,

@@ -1,4 +1,6 @@
-"""A minimal NameNode: an HTTP server whose responses, even ones that no real NameNode sends, are defined by a test."""
+"""A minimal NameNode: an HTTP server whose responses a test defines, including responses that no real NameNode
+sends.
+"""
 
 import asyncio
 import ssl
@@ -26,7 +28,7 @@ class ReceivedRequest:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A response. If the body is an iterator, each chunk is sent as soon as it is produced."""
+    """A response. If the body is an iterator, each chunk is sent as soon as it is yielded."""
 
     status: int = 200
     body: bytes | AsyncIterator[bytes] = b""
@@ -34,7 +36,8 @@ class Answer:
     content_length: int | None = None
     """The Content-Length header.
 
-    None announces the actual length of a bytes body; an iterator body then has no header and ends with the connection.
+    If it is None, the header contains the actual length of a bytes body. An iterator body has no header in this case,
+    and ends when the connection is closed.
     """
 
 
@@ -42,7 +45,7 @@ Script = Callable[[ReceivedRequest], Awaitable[Answer]]
 
 
 class ScriptedNameNode:
-    """Answers requests with `script` and records them."""
+    """Answers requests with `script` and records them in `asked`."""
 
     def __init__(self, script: Script) -> None:
         self.script = script
@@ -107,7 +110,7 @@ async def _chunks(reader: asyncio.StreamReader) -> bytes:
 
 
 async def _send(writer: asyncio.StreamWriter, answer: Answer) -> bool:
-    """Send the response, and return whether the connection can be reused."""
+    """Send the response; return whether the connection can be reused."""
     length = answer.content_length
     if length is None and isinstance(answer.body, bytes):
         length = len(answer.body)

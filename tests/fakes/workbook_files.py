@@ -1,4 +1,4 @@
-"""Builds workbooks part by part, including invalid ones."""
+"""Builds valid and invalid workbooks from their parts."""
 
 import struct
 import zipfile
@@ -29,7 +29,7 @@ def strings_xml(items: Sequence[str]) -> str:
 
 
 def styles_xml(formats: Sequence[int | str]) -> str:
-    """Return the XML of cell styles 0, 1, …; each format is the number of a built-in format or a format code."""
+    """Return the XML of cell styles 0, 1, …. Each format is a built-in format's number or a format code."""
     codes = {form: number for number, form in enumerate(formats, 164) if isinstance(form, str)}
     defined = "".join(f'<numFmt numFmtId="{number}" formatCode="{code}"/>' for code, number in codes.items())
     used = "".join(f'<xf numFmtId="{codes.get(form, form) if isinstance(form, str) else form}"/>' for form in formats)
@@ -82,7 +82,7 @@ def write_package(path: Path, parts: Mapping[str, str | bytes]) -> Path:
 
 
 def write_ods(path: Path, tables: str, *, beginning: str = "", manifest: str = "") -> Path:
-    """Write an OpenDocument spreadsheet; `tables` is the content of `<office:spreadsheet>`."""
+    """Write an OpenDocument spreadsheet. `tables` is the XML inside `<office:spreadsheet>`."""
     spaces = " ".join(
         f'xmlns:{name}="urn:oasis:names:tc:opendocument:xmlns:{name}:1.0"' for name in ("office", "table", "text")
     )
@@ -99,7 +99,8 @@ def write_ods(path: Path, tables: str, *, beginning: str = "", manifest: str = "
 
 
 def compound_file(names: Sequence[str], *, table: Sequence[int] | None = None) -> bytes:
-    """Return a compound file whose root contains these streams, all empty. `table` replaces the sector table.
+    """Return a compound file whose root contains empty streams with these names. If `table` is given, it replaces the
+    sector table.
 
     Sector 0 is the sector table, and the directory begins in sector 1 (MS-CFB 2.2, 2.6).
     """

@@ -15,7 +15,7 @@ from queryserver.errors import base, files, statements
 from queryserver.errors.base import KINDS, ConfigurationError, QueryServerError
 
 SOURCE = Path(__file__).parents[2] / "src" / "queryserver"
-# Matches error codes that the source uses without an error class: in responses, outcomes, and rejected downloads.
+# Matches error codes that the source contains outside error classes: in responses, outcomes, and refused downloads.
 _WRITTEN = re.compile(
     r"""["']code["']:\s*["']([a-z_]+)["']"""
     r"""|\b(?:error_)?code=["']([a-z_]+)["']"""
@@ -26,7 +26,8 @@ _WRITTEN = re.compile(
     r"""|errors\.\w+: \(\d{3}, ["']([a-z_]+)["']\)"""
 )
 
-# The importer returns 400 for invalid files and targets; a statement's outcome is returned with 200.
+# Codes with several statuses. The importer returns 400 for invalid files and targets. Statement outcomes are returned
+# with 200.
 SEVERAL_STATUSES = {
     "connector_not_found": {400, 404},
     "file_too_large": {400, 413},
@@ -37,8 +38,8 @@ SEVERAL_STATUSES = {
     "quota_exceeded": {400, 409, 429},
     "row_too_large": {200, 413},
 }
-# Codes that no response contains: the base class of 401 errors is returned without a code, the other two as internal
-# errors.
+# Codes that no response contains. The base class of 401 errors is returned without a code, and the other two errors are
+# returned as internal errors.
 UNDOCUMENTED = {"configuration_error", "not_authenticated", "schema_mismatch"}
 
 
@@ -48,7 +49,7 @@ def listed() -> list[dict[str, Any]]:
 
 
 def written_codes() -> set[str]:
-    # Codes of error classes are excluded; they are in the class headers.
+    # Class headers are removed, because they contain the codes of error classes.
     texts_of_files = [re.sub(r"(?m)^class .*", "", file.read_text(encoding="utf-8")) for file in SOURCE.rglob("*.py")]
     return {code for text in texts_of_files for found in _WRITTEN.findall(text) for code in found if code}
 

@@ -22,7 +22,7 @@ from queryserver.api.schemas.requests.importer import parse_import
 from queryserver.api.schemas.requests.storage import RequestFields, StorageFields, parse_request
 from queryserver.errors.base import QueryServerError
 
-# The committed document. test_document.py compares it with the generated document, which takes seconds.
+# The committed document. test_document.py compares it with a newly generated document, which takes seconds.
 DOCUMENT: dict[str, Any] = json.loads(TARGET.read_text(encoding="utf-8"))
 COMPONENTS = DOCUMENT["components"]
 ROWS = {row.key: row for row in read_operations()}
@@ -60,8 +60,9 @@ OPERATIONS = [
 
 
 def each(test: Callable[[Any, Described], None]) -> Callable[[Any], None]:
-    """Turn a test of one operation into a test of all operations that reports all failures. Separate tests would take
-    ten times as long.
+    """Turn a test of one operation into a test that checks all operations and reports all failures together.
+
+    Separate tests would take ten times as long.
     """
 
     def of_all(self: Any) -> None:
@@ -78,14 +79,16 @@ def each(test: Callable[[Any, Described], None]) -> Callable[[Any], None]:
 
 
 def problems(schema: Mapping[str, Any], example: Any) -> list[str]:
-    """Return the validation errors of an example. The schema may refer to the document's components."""
+    """Return the validation errors of an example. Its schema may refer to the document's components."""
     validator = _validator(json.dumps(schema))
     return [f"{list(error.instance_path)}: {error.message}" for error in validator.iter_errors(example)]
 
 
 @cache
 def _validator(schema: str) -> Draft202012Validator:
-    """Return a cached validator, because building one takes 20 ms and most schemas have many examples."""
+    """Return the validator of a schema, which is given as JSON. It is cached, because building one takes 20 ms and most
+    schemas have many examples.
+    """
     return Draft202012Validator({**json.loads(schema), "components": COMPONENTS})
 
 
@@ -236,7 +239,7 @@ class TestRequests:
 
 
 def read_as(model: Any, one: Described, example: Mapping[str, Any]) -> Any:
-    """Parse an example's fields as the call does."""
+    """Parse an example's fields as the operation's handler does."""
     if issubclass(model, StorageFields):
         body = {name: value if isinstance(value, list) else [value] for name, value in example.items()}
         return parse_request(model, RequestFields({}, body), max_json_depth=64)

@@ -52,7 +52,7 @@ def test_every_call_that_needs_a_user_names_the_bearer_scheme(committed: dict[st
 
 
 def test_trying_a_call_twice_on_the_page_is_not_a_replay(committed: dict[str, Any]):
-    """With a prefilled key, the second try with a changed statement would fail with 409 `idempotency_conflict`."""
+    """If the key were prefilled, a second try with a changed statement would fail with 409 `idempotency_conflict`."""
     keys = [
         parameter
         for calls in committed["paths"].values()

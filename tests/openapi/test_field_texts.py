@@ -1,4 +1,4 @@
-"""The OpenAPI document and the request parsers accept the same strings in forms and queries, tested field by field."""
+"""The OpenAPI document and the request parsers accept the same strings for each field of forms and queries."""
 
 import json
 import re
@@ -21,21 +21,21 @@ TEXTS = (
     *("", " ", "x", "X", "ä", ".", "a,b", "1,2", "null", "[]", "{}", '"x"', "true", "TRUE", "nay", "query"),
     *("0", "1", "-1", "+1", "1.5", "1e3", " 1", "1 ", *map(str, (BIG, BIG + 1, -BIG, -BIG - 1, 10**30, -(10**30)))),
 )
-"""Strings that are tested in addition to each field's enumerated values and the numbers at its limits."""
+"""Strings that are tested for every field. Each field is also tested with its enumerated values and with the numbers
+around its limits.
+"""
 BLANK = {"", " "}
 LEFT_TO_THE_CALL: Mapping[str, set[str] | None] = {
     # The call rejects blank values after it has parsed its other fields.
     **dict.fromkeys(("path", "src_path", "dest_path", "name", "file_path", "table"), BLANK),
     # The call compares these values case-insensitively with lists of encodings, users or applications.
     **dict.fromkeys(("encoding", "doas", "app_name")),
-    # Grammars that no schema can express.
+    # No schema can express this grammar.
     "date_format": None,
     # Token calls parse their fields themselves, because their errors have a different format.
     **dict.fromkeys(("username", "password", "token", "refresh", "all")),
 }
-"""Maps a field to the strings that its parser accepts although the schema does not allow them; None stands for all
-strings.
-"""
+"""For each field, the strings about which schema and parser may disagree. None stands for all strings."""
 
 
 @cache
@@ -45,9 +45,7 @@ def validator(schema: str) -> Draft202012Validator:
 
 
 def readings(text: str) -> Iterator[Any]:
-    """Yield the values that a string in a form may represent: the string itself, a flag, a number, or one of several
-    values.
-    """
+    """Yield the values that a string in a form may represent: the string itself, a list of it, a flag, or a number."""
     yield text
     yield [text]
     flag = parse_boolean(text)
@@ -65,7 +63,7 @@ def is_described(schema: Mapping[str, Any], text: str, *, takes_empty: bool) -> 
 
 
 def is_read(model: type[BaseModel], name: str, text: str) -> bool:
-    """Return whether the call's parser accepts this value for the field."""
+    """Return whether the request parser accepts this string for the field."""
     if text == "" and issubclass(model, ImportFields):
         return not model.model_fields[name].is_required()
     value = [text] if name in getattr(model, "REPEATABLE", ()) else text
@@ -77,7 +75,7 @@ def is_read(model: type[BaseModel], name: str, text: str) -> bool:
 
 
 def fields(one: Described) -> Iterator[tuple[str, Mapping[str, Any], bool]]:
-    """Yield the name and schema of each field, and whether the empty string is also allowed."""
+    """Yield the name and schema of each form or query field, and whether the document also allows the empty string."""
     if one.method == "POST":
         body = resolved(one.bodies[FORM]["schema"]) if FORM in one.bodies else {}
         yield from ((name, field, False) for name, field in body.get("properties", {}).items())
@@ -108,7 +106,7 @@ def test_parsers_accept_exactly_the_texts_the_document_allows():
         if (model := ROWS[one.method, shape(one.path)].request) is None:
             continue
         for name, schema, takes_empty in fields(one):
-            # `contentMediaType` is an annotation, so schemas do not validate JSON text; row headers have no model.
+            # `contentMediaType` is an annotation, so schemas do not validate JSON strings. Row headers have no model.
             if "contentMediaType" in schema or name not in model.model_fields or (model.__name__, name) in seen:
                 continue
             seen.add((model.__name__, name))

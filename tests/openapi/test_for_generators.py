@@ -1,5 +1,5 @@
-"""The OpenAPI document suits client generators: it has unambiguous unions, enumerations, and optional fields with
-defaults.
+"""The OpenAPI document is suitable for client generators: unions are unambiguous, values are enumerated, and optional
+fields have defaults.
 """
 
 import json
@@ -59,11 +59,11 @@ WORDS: Mapping[str, tuple[str, ...]] = {
     "ConnectorGroup.category": tuple(Category),
     "ConnectorCategoryEntry.type": tuple(Category),
 }
-"""Maps the enumerations in responses to the sources of their values."""
+"""The values of each enumeration in responses, as the program defines them."""
 
 
 def parts(part: Any, place: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield every object in the document with its location, except for objects in examples."""
+    """Yield the location and content of every object in the document, except for objects in examples."""
     if isinstance(part, dict):
         yield place, part
         for key, value in part.items():
@@ -77,7 +77,7 @@ def parts(part: Any, place: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
 def fields() -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yield the location, name and schema of every property in every schema.
 
-    A property that an alternative only lists as required is omitted.
+    Properties in `if` and `then` are omitted, because they only state conditions.
     """
     for place, part in parts(DOCUMENT):
         if {"if", "then"} & set(place.split("/")):
@@ -88,7 +88,7 @@ def fields() -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def unions() -> Iterator[tuple[str, list[str]]]:
-    """Yield every response whose body is a union of several models, with the names of the models."""
+    """Yield the name of every response whose body may be one of several models, with the names of these models."""
     shared = [(name, answer) for name, answer in COMPONENTS["responses"].items()]
     own = [(f"{one.key} {s}", a) for one in OPERATIONS for s, a in one.spec["responses"].items() if "$ref" not in a]
     for name, answer in [*shared, *own]:
@@ -98,7 +98,7 @@ def unions() -> Iterator[tuple[str, list[str]]]:
 
 
 def parses_as(model: str, body: Any) -> bool:
-    """Return whether a generated client would parse `body` as `model`. Such clients compare required keys, constants
+    """Return whether a generated client would parse `body` as `model`. Generated clients check required keys, constants
     and enumerations.
     """
     schema = SCHEMAS[model]

@@ -1,4 +1,4 @@
-"""The README's commands work as printed on a server with the sample data."""
+"""The commands in the README work as printed, on a server with the sample data."""
 
 import ast
 import asyncio
@@ -22,7 +22,7 @@ PASSWORD = "a password & nothing but a password"
 
 
 def block(language: str, section: str | None = None) -> str:
-    """Return the only code block in this language in the README, or in one of its sections."""
+    """Return the only code block in this language in the README, or in the given section of it."""
     text = README.read_text()
     if section is not None:
         text = text.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
@@ -37,7 +37,7 @@ def login() -> str:
 
 @pytest.fixture(scope="module")
 async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ServerProcess]:
-    """A server started for the first time with `queryserver serve --embedded`."""
+    """A server on its first start with `queryserver serve --embedded`."""
     state = tmp_path_factory.mktemp("readme") / "data"
     async with running_server(state, settings={"QUERYSERVER_ADMIN_PASSWORD": PASSWORD}) as server:
         yield server
@@ -49,8 +49,8 @@ def sample() -> Mapping[str, SampleTable]:
 
 
 async def output_of_second_run(script: Path, server: ServerProcess) -> str:
-    """Run a shell script from the README twice; return the output of the second run. The shell stops at the first
-    failure.
+    """Run a shell script from the README twice; return the output of the second run. The script stops at its first
+    failing command.
     """
     command = ["bash", "-e", "-u", "-o", "pipefail", str(script)]
     await printed(command, server, script.parent)
@@ -58,14 +58,16 @@ async def output_of_second_run(script: Path, server: ServerProcess) -> str:
 
 
 async def printed(command: Sequence[str], server: ServerProcess, directory: Path) -> str:
-    """Run a command in `directory`, which must succeed; return its output."""
+    """Run a command in `directory`; return its output. Fails if the command does."""
     code, output, errors = await run(command, server, directory)
     assert (code, errors) == (0, "")
     return output
 
 
 async def run(command: Sequence[str], server: ServerProcess, directory: Path) -> tuple[int | None, str, str]:
-    """Run a command that gets the server's address as the README specifies; return its exit code, stdout and stderr."""
+    """Run a command with the variables that the README sets, such as the server's address; return the exit code, stdout
+    and stderr.
+    """
     process = await asyncio.create_subprocess_exec(
         *command,
         cwd=directory,
@@ -84,7 +86,7 @@ async def run(command: Sequence[str], server: ServerProcess, directory: Path) ->
 
 
 def sales_by_country(sample: Mapping[str, SampleTable]) -> list[tuple[str, int, Decimal]]:
-    """Compute the rows that the statement in the shell commands must return."""
+    """Return the rows that the statement in the README's shell commands must return, computed from the sample data."""
     country_of_customer = {row[0]: row[3] for row in sample["customers"].rows}
     country_of_order = {row[0]: country_of_customer[row[1]] for row in sample["orders"].rows}
     sales: defaultdict[str, Decimal] = defaultdict(Decimal)
@@ -172,7 +174,9 @@ def test_python_script_has_about_ten_lines() -> None:
 
 
 def test_shell_sequence_needs_only_curl_and_python() -> None:
-    """New users may not have jq. Every command must start with a shell keyword, curl, python3, or a function."""
+    """Each command must be a shell keyword, curl, python3 or a function, because new users may not have other programs
+    such as jq.
+    """
     sections = ("Files", "From a file to a table", "Data sources")
     shown = block("bash") + "".join(block("shell", section) for section in sections)
     begins = re.findall(r"(?:^|\$\(|\| )([a-z][a-z0-9]*)\b", shown, re.MULTILINE)

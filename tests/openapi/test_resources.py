@@ -18,7 +18,8 @@ SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]
 SAMPLES_FILE = TABLES / "texts" / "samples.yaml"
 SAMPLES: dict[str, str] = yaml.load(SAMPLES_FILE.read_bytes(), Loader=yaml.CSafeLoader)
 
-# Spec §2, table by table: the fields as specified; `status` follows its common rule.
+# The fields of each resource in Spec §2, in the specified order. The field `status` follows the specification's common
+# rule.
 SPECIFIED = {
     "TokenPair": "refresh access",
     "Notebook": "name uuid description type isSaved isManaged skipHistorify sessions snippets directoryUuid",
@@ -85,7 +86,7 @@ def model(name: str) -> type[BaseModel]:
 
 
 def referenced(schema: Any) -> set[str]:
-    """Return the names of all components to which a schema refers, at any depth."""
+    """Return the names of all components to which a schema refers, at any depth of nesting."""
     if isinstance(schema, list):
         return {name for element in schema for name in referenced(element)}
     if not isinstance(schema, dict):

@@ -1,4 +1,4 @@
-"""The rows of operations.yaml are complete and consistent, and identical to the application's routes."""
+"""The rows of operations.yaml are complete and consistent, and match the application's routes."""
 
 import re
 from collections import Counter
@@ -16,7 +16,7 @@ from queryserver.identity.model import Scope
 ROWS = list(rows().values())
 ROUTES = routes_of(create_application())
 STREAMED = {"upload_import_file"}
-"""Calls whose handlers read the body as a stream."""
+"""Operations whose handlers read the request body as a stream."""
 
 # Spec §4, tables of endpoints and liveness calls, in the specified order.
 SPECIFIED = [
@@ -142,7 +142,7 @@ class TestRoutes:
 
     @every_route
     def test_no_earlier_route_shadows_another(self, route: APIRoute):
-        path = re.sub(r"\{[^}]*\}", "predict", route.path)  # `predict` is the name of an optimizer call
+        path = re.sub(r"\{[^}]*\}", "predict", route.path)  # could be mistaken for the optimizer call `predict`
         for method in route.methods or ():
             scope = {"type": "http", "path": path, "method": method}
             assert next(one for one in ROUTES if one.matches(scope)[0] is Match.FULL) is route
