@@ -1,5 +1,5 @@
-"""Client generators and Hue clients, in separate environments whose packages are pinned with hashes and kept between
-runs.
+"""Separate environments for client generators and for clients of Hue. Their packages are pinned by hashes, and the
+environments are kept between runs.
 """
 
 import os
@@ -16,12 +16,14 @@ PYTHON, TYPESCRIPT, HUE = _HERE / "python", _HERE / "typescript", _HERE / "hue"
 
 
 def python_environment() -> Path:
-    """Return the interpreter of an environment with openapi-python-client, whose pins differ from the project's."""
+    """Return the Python interpreter of an environment with openapi-python-client. Its packages need other versions than
+    the project's.
+    """
     return _python_environment("clients-python", PYTHON / "requirements.lock")
 
 
 def hue_environment() -> Path:
-    """Return the Python interpreter of an environment with clients written for Hue."""
+    """Return the Python interpreter of an environment with clients that were written for Hue."""
     return _python_environment("clients-hue", HUE / "requirements.lock")
 
 
@@ -36,8 +38,9 @@ def _python_environment(name: str, lock: Path) -> Path:
 
 
 def node_packages() -> Path:
-    """Return a folder whose node_modules contains openapi-typescript, openapi-fetch and TypeScript. Scripts of packages
-    are not run.
+    """Return a folder whose node_modules contains openapi-typescript, openapi-fetch and TypeScript.
+
+    Installation scripts of the packages are not run.
     """
     recipe = [TYPESCRIPT / "package.json", TYPESCRIPT / "package-lock.json"]
     npm = program(ENGINE, "npm")
@@ -52,6 +55,8 @@ def node_packages() -> Path:
 
 
 def node_environment() -> dict[str, str]:
-    """Return environment variables with Node's directory in PATH, where npm programs look for it."""
+    """Return environment variables in which PATH begins with Node's directory, because npm programs find Node through
+    PATH.
+    """
     node = Path(program(ENGINE, "node")).parent
     return {**os.environ, "PATH": os.pathsep.join((str(node), os.environ.get("PATH", "")))}

@@ -1,4 +1,6 @@
-"""Clients generated from openapi.json complete the main workflow, and generators omit nothing from the document."""
+"""Clients generated from openapi.json complete the main workflow, and the generators support everything in the
+document.
+"""
 
 import asyncio
 import base64
@@ -53,7 +55,7 @@ async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serv
 
 @pytest.fixture(scope="module")
 def python_client(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Generate the Python package from nothing but the API document; return its folder."""
+    """The folder of a Python package generated from the API document alone."""
     folder, python = tmp_path_factory.mktemp("python-client"), python_environment()
     command = [str(python), "-m", "openapi_python_client", "generate", "--path", str(TARGET)]
     environment = {**os.environ, "PATH": os.pathsep.join((str(python.parent), os.environ["PATH"]))}
@@ -65,7 +67,9 @@ def python_client(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def typescript_client(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Type-check and compile the job against the generated types under the strictest rules; return its folder."""
+    """A folder with the TypeScript job, type-checked under the strictest rules against the generated types, and
+    compiled.
+    """
     folder, packages = tmp_path_factory.mktemp("typescript-client"), node_packages()
     (folder / "node_modules").symlink_to(packages / "node_modules")
     for file in (TYPESCRIPT / "main_job.ts", TYPESCRIPT / "tsconfig.json", TYPESCRIPT / "package.json"):
@@ -80,7 +84,7 @@ def typescript_client(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def example(language: str) -> str:
-    """Return the example of docs/clients.md in that language, with the password filled in."""
+    """Return the example in this language from docs/clients.md, with the password filled in."""
     text = GUIDE.read_text(encoding="utf-8")
     block = text.split(f"```{language}\n", 1)[1].partition("```")[0]
     assert GUIDE_SERVER in block
@@ -88,7 +92,7 @@ def example(language: str) -> str:
 
 
 def ran(command: Sequence[str], folder: Path, environment: dict[str, str]) -> str:
-    """Run a command that must succeed; return its output."""
+    """Run a command; return its output. Fails if the command does."""
     done = subprocess.run(
         command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300
     )
@@ -97,7 +101,7 @@ def ran(command: Sequence[str], folder: Path, environment: dict[str, str]) -> st
 
 
 async def found_by(command: Sequence[str], server: ServerProcess, folder: Path, **environment: str) -> dict[str, Any]:
-    """Run the job against the server; return its findings."""
+    """Run a job against the server; return its results."""
     arguments = [*command, server.base_url, "admin", PASSWORD]
     return json.loads(await asyncio.to_thread(ran, arguments, folder, {**os.environ, **environment}))
 

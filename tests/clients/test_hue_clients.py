@@ -1,8 +1,8 @@
-"""Programs written for Hue work with this server.
+"""Client programs written for Hue work with this server.
 
-`hueclientrest` and `workflow4ds` are on PyPI. The first runs unchanged; the second uses a token instead of its login
-through Hue's page. `ong-hue-api` is not on PyPI: the test makes the calls of its REST API class in the same order and
-with the same fields.
+`hueclientrest` and `workflow4ds` are on PyPI. `hueclientrest` runs unchanged, and `workflow4ds` uses a token instead of
+Hue's login page. `ong-hue-api` is not on PyPI, so the test itself makes the calls of its REST API class, in the same
+order and with the same fields.
 """
 
 import asyncio
@@ -27,14 +27,14 @@ SETTINGS = "[desktop.connector_policy]\nsession_conf_allowed = []\n" + "\n".join
     f'[notebook.interpreters.{key}]\ninterface = "duckdb"\ndialect = "duckdb"\noptions = {{path = ":memory:"}}'
     for key in ("duckdb", "hive", "impala")
 )
-"""The programs use the connector names of a Hadoop cluster, which any data source may have. The engines here accept no
-Hive settings, not even those that are passed on by default.
+"""The programs use the connector names of a Hadoop cluster, so the data sources have these names. Their engines accept
+no Hive settings, so the list of settings to pass on is empty instead of the default.
 """
 
 
 @pytest.fixture(scope="module")
 async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ServerProcess]:
-    """A server started with `queryserver serve --embedded`, whose data sources have the names that the programs use."""
+    """A server started with `queryserver serve --embedded`. Its data sources have the names that the programs use."""
     place = tmp_path_factory.mktemp("hue-clients")
     settings = place / "queryserver.toml"
     settings.write_text(SETTINGS, encoding="utf-8")
@@ -44,7 +44,7 @@ async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serv
 
 
 async def done(job: str, server: ServerProcess, folder: Path) -> dict[str, Any]:
-    """Run a job from `hue/`; return its results."""
+    """Run a job from `hue/` against the server; return its results."""
     python = await asyncio.to_thread(hue_environment)
     url = server.base_url.rstrip("/")
     return await found_by(python, HUE / f"{job}.py", url, PASSWORD, str(ROWS), folder=folder)
@@ -85,7 +85,7 @@ async def test_ong_hue_api_calls_return_all_rows(server: ServerProcess):
         for statement, expected in ((f"with t as ( {sql} ) select count(*) from t limit 1", 1), (sql, ROWS)):
             begun = await post("/api/v1/editor/execute/impala", statement=statement)
             assert begun["status"] == 0
-            # The program sends the same two fields with both calls.
+            # The program sends the same two fields to both operations.
             fields = {"operationId": begun["history_uuid"], "rows": 100_000}
 
             async def is_available(fields: dict[str, Any] = fields) -> bool:

@@ -1,4 +1,4 @@
-"""Runs the server as a separate process, as an operator would, for end-to-end tests."""
+"""Runs the server as a separate process, as an operator would. Used by end-to-end tests."""
 
 import asyncio
 import os
@@ -25,7 +25,7 @@ _numbers = count(1)
 
 @dataclass(frozen=True)
 class ServerProcess:
-    """A running server. Its output goes to files, so that it never blocks on a full pipe."""
+    """A running server. Its output is written to files, so it never blocks because a pipe is full."""
 
     process: asyncio.subprocess.Process | ForkedProcess
     base_url: str
@@ -34,7 +34,7 @@ class ServerProcess:
 
     @property
     def pid(self) -> int:
-        """PID of the started process."""
+        """PID of the process that was started."""
         return self.process.pid
 
     @property
@@ -48,13 +48,15 @@ class ServerProcess:
         return self.stderr_file.read_text(errors="replace")
 
     async def kill9(self) -> None:
-        """Send SIGKILL, as abrupt as a power failure, and wait until the process has exited."""
+        """Send SIGKILL, and wait until the process has exited. Like a power failure, this leaves it no time to clean
+        up.
+        """
         if self.process.returncode is None:
             self.process.send_signal(signal.SIGKILL)
         await asyncio.wait_for(self.process.wait(), STOP_WITHIN_S)
 
     async def kill9_in(self, middle: Callable[[], Awaitable[object]], *, within_s: float = 60) -> None:
-        """Kill the process at a moment at which `middle` returns true.
+        """Kill the process when `middle` returns true.
 
         The process is paused (SIGSTOP) while `middle` is evaluated, so that the condition still holds when the process
         is killed.
@@ -71,8 +73,8 @@ class ServerProcess:
             await self.kill9()
 
     def _go_on(self, seconds: float) -> None:
-        """Let the paused process run briefly. Blocks the event loop, because other tasks could otherwise delay the next
-        pause.
+        """Resume the paused process for this time. Blocks the event loop, because other tasks could otherwise delay the
+        next pause.
         """
         self.process.send_signal(signal.SIGCONT)
         time.sleep(seconds)
@@ -85,7 +87,7 @@ class ServerProcess:
         return await asyncio.wait_for(self.process.wait(), STOP_WITHIN_S)
 
     async def wait_until_alive(self) -> None:
-        """Wait until the server responds; fail with its output if it exits or does not respond in time."""
+        """Wait until the server responds. Fails with the server's output if it exits or is too slow."""
         async with httpx.AsyncClient(base_url=self.base_url, timeout=2) as client:
             for _ in range(ALIVE_WITHIN_S * 20):
                 if self.process.returncode is not None:
@@ -109,7 +111,7 @@ async def running_server(
     settings: Mapping[str, str] | None = None,
     arguments: Sequence[str] = (),
 ) -> AsyncIterator[ServerProcess]:
-    """Run `queryserver serve` on `database_dsn`, or with `--embedded` if that is None; stop it on exit.
+    """Run `queryserver serve` on the database `database_dsn`, or with `--embedded` if that is None. Stop it on exit.
 
     `settings` are environment variables, such as `QUERYSERVER__EDITOR__LEASE_TIMEOUT_S`.
     """
@@ -129,8 +131,9 @@ async def running_server(
 async def started(
     command: Sequence[str], port: int, output_dir: Path, environment: Mapping[str, str], *, cwd: Path | None = None
 ) -> AsyncIterator[ServerProcess]:
-    """Start a command that serves on `port`, without waiting until it is ready. Its environment excludes the caller's
-    QUERYSERVER variables.
+    """Start a command that serves on `port`. Does not wait until it is ready.
+
+    The QUERYSERVER variables of this process are removed from the command's environment.
     """
     inherited = {name: value for name, value in os.environ.items() if not name.upper().startswith("QUERYSERVER")}
     number = next(_numbers)
@@ -161,7 +164,7 @@ async def started(
 
 
 def _may_be_forked(command: Sequence[str]) -> bool:
-    """Return whether a fork of a process that has already imported the program may run the command. This is so in
-    tests, for servers without worker processes.
+    """Return whether a process that has already imported the program may be forked to run this command. Only servers
+    without worker processes may be forked, and only in tests.
     """
     return command[0] == str(PROGRAM) and "--workers" not in command and "PYTEST_VERSION" in os.environ

@@ -1,4 +1,4 @@
-"""An installation: a service database, a results directory, data sources, servers, workers, and calls by users."""
+"""An installation: a service database, a results directory, data sources, servers, workers, and calls by its users."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ _numbers = count(1)
 
 @dataclass(frozen=True)
 class Node:
-    """One server, and calls to it by the installation's users."""
+    """A server, and calls to it by the installation's users."""
 
     process: ServerProcess
     http: httpx.AsyncClient
@@ -57,7 +57,7 @@ class Node:
         return response.json()
 
     async def execute(self, dialect: str, statement: str, *, user: str = "ana", **fields: Any) -> httpx.Response:
-        """Call execute with a JSON body, because form encoding would enlarge long statements."""
+        """Call execute with a JSON body, because form encoding would enlarge a long statement."""
         body = {"statement": statement, **fields}
         return await self.http.post(f"/api/v1/editor/execute/{dialect}", json=body, headers=self.headers(user))
 
@@ -75,7 +75,7 @@ class Node:
         return (await self.status(operation, user=user, wait=wait))["query_status"]["state"]
 
     async def finished(self, dialect: str, statement: str, *, user: str = "ana", **fields: Any) -> str:
-        """Run a statement until its result is available; return the operation id."""
+        """Run a statement until its result is available; return the operation id. Fails if the statement does."""
         operation = await self.submit(dialect, statement, user=user, **fields)
         body = await self.status(operation, user=user, wait=60)
         assert body["query_status"]["state"] in {"available", "success"}, body
@@ -103,8 +103,8 @@ class Node:
     async def until(
         self, operation: str, holds: Callable[[dict[str, Any]], bool], *, user: str = "ana", within_s: float = 60
     ) -> dict[str, Any]:
-        """Return the first query_status that satisfies the condition. Fail immediately if the statement ends without
-        satisfying it.
+        """Wait until the statement's query_status satisfies the condition; return the check_status body. Fails
+        immediately if the statement ends first.
         """
         give_up = time.monotonic() + within_s
         while True:
@@ -118,7 +118,7 @@ class Node:
 
 @dataclass(frozen=True)
 class WorkerProcess:
-    """A worker or beat of the task server. `owner` is its name in leases."""
+    """A worker or beat of the task server. Leases contain its name `owner`."""
 
     process: ServerProcess
     owner: str
@@ -126,7 +126,7 @@ class WorkerProcess:
 
 @dataclass(frozen=True)
 class Installation:
-    """The resources that several servers share. `environment` contains the settings that apply to all of them."""
+    """The resources that several servers share. `environment` contains the settings of all servers."""
 
     directory: Path
     database_dsn: str
@@ -140,7 +140,7 @@ class Installation:
     ) -> AsyncIterator[Node]:
         """Run a server on the installation.
 
-        Keyword arguments are environment variables without their common prefix; `variables` are passed unchanged.
+        Keyword arguments become environment variables with the common prefix. `variables` are passed unchanged.
         """
         settings = self.settings(**environment) | dict(variables)
         arguments = ["--config", str(self.directory / "queryserver.toml")]
@@ -196,7 +196,7 @@ class Installation:
         raise AssertionError(f"no {kind}:\n{process.stdout}\n{process.stderr}")
 
     def with_task_server(self, broker_url: str, *, lease_s: int = LEASE_S) -> "Installation":
-        """Return the same installation with a task server, so that workers run the statements."""
+        """Return the same installation with a task server. Workers then run the statements."""
         chosen = {"enabled": "true", "broker_url": broker_url, "heartbeat_s": str(lease_s // 3)}
         more = {f"desktop__task_server__{name}": value for name, value in chosen.items()}
         more["editor__lease_timeout_s"] = str(lease_s)
@@ -213,7 +213,7 @@ class Installation:
         return self.directory / "data" / "results"
 
     def spooled(self) -> list[Path]:
-        """Return the files of all stored results."""
+        """Return the paths of all stored result files."""
         return list(self.results.rglob("*.arrow")) if self.results.is_dir() else []
 
     def through(self, database_dsn: str) -> "Installation":
@@ -252,7 +252,7 @@ async def installed(
 
 
 async def query(dsn: str, sql: str, *arguments: object) -> Any:
-    """Run a query directly on the database; return its first value."""
+    """Run a query directly on the database; return the first value of its first row."""
     connection = await asyncpg.connect(dsn, timeout=60, command_timeout=60)
     try:
         return await connection.fetchval(sql, *arguments)
@@ -261,7 +261,7 @@ async def query(dsn: str, sql: str, *arguments: object) -> Any:
 
 
 async def at_work(admin_dsn: str, marker: str) -> int:
-    """Return how many statements that contain this text PostgreSQL is running."""
+    """Return the number of statements containing `marker` that PostgreSQL is running."""
     return await query(
         admin_dsn,
         """select count(*) from pg_stat_activity
@@ -271,16 +271,13 @@ async def at_work(admin_dsn: str, marker: str) -> int:
 
 
 async def is_at_work(admin_dsn: str, marker: str) -> bool:
-    """Return whether PostgreSQL is running exactly one such statement.
-
-    PostgreSQL starts it shortly after the statement's state becomes `running`.
-    """
+    """Return whether PostgreSQL is running exactly one statement that contains `marker`."""
     return await at_work(admin_dsn, marker) == 1
 
 
 @asynccontextmanager
 async def held(dsn: str, lock: int) -> AsyncIterator[Callable[[], Awaitable[object]]]:
-    """Hold an advisory lock in PostgreSQL. Statements that wait for it block until the yielded function is called."""
+    """Hold a PostgreSQL advisory lock. Statements that wait for the lock block until the yielded function is called."""
     holder = await asyncpg.connect(dsn, timeout=60, command_timeout=60)
     try:
         await holder.execute(f"SELECT pg_advisory_lock({lock})")
@@ -290,7 +287,7 @@ async def held(dsn: str, lock: int) -> AsyncIterator[Callable[[], Awaitable[obje
 
 
 async def eventually(holds: Callable[[], Any], *, within_s: float = 60) -> None:
-    """Wait until the asynchronous condition is true."""
+    """Wait until the asynchronous condition is true. Fails after `within_s` seconds."""
     give_up = time.monotonic() + within_s
     while not await holds():
         assert time.monotonic() < give_up, "it never came true"
@@ -318,7 +315,9 @@ def _toml(value: Any) -> str:
 
 
 async def signed_in(database_dsn: str, directory: Path, users: Sequence[str] = USERS) -> dict[str, str]:
-    """Create users; return their tokens. They have no passwords, because hashing would take most of a test's time."""
+    """Create users and return their tokens. The users have no passwords, because hashing would take most of a test's
+    time.
+    """
     settings = Settings.model_validate({"desktop": {"secret_key": SECRET_KEY, "data_dir": directory / "data"}})
     tokens = {}
     async with (

@@ -1,5 +1,5 @@
-"""A fleet whose processes have different clocks, which also differ from the database's, behaves as if there were one
-clock.
+"""A fleet works as if there were one clock, although its processes' clocks differ from each other and from the
+database's.
 """
 
 import asyncio
@@ -24,43 +24,45 @@ AHEAD_S = (10, -10)
 CONCURRENCY = 4
 LEASE_S = 6
 LASTING_S = 8
-"""Longer than a lease, so that each lease must be renewed."""
+"""A duration that is longer than a lease, so each lease must be renewed."""
 SHORT_S = 4
 SLACK_S = 6
-"""Less than the difference between the clocks, but enough for a busy machine."""
+"""The allowed deviation. It is smaller than the difference between the clocks, but large enough for a busy machine."""
 PASSWORD = "a password for clocks"
 
 
 @dataclass(frozen=True)
 class Clocks:
-    """The processes of the fleet. Of each kind, one has a fast clock and one has a slow clock."""
+    """A fleet of two processes of each kind. One of them has a fast clock, the other a slow one."""
 
     place: Installation
     servers: tuple[Node, Node]
     workers: tuple[WorkerProcess, WorkerProcess]
     administrators: tuple[Mapping[str, str], Mapping[str, str]]
-    """Each server's tokens for the administrator, by kind."""
+    """For each server, the administrator's tokens by kind."""
 
     async def now(self) -> datetime:
-        """Return the current time of the database's clock."""
+        """Return the current time according to the database's clock."""
         return await query(self.place.database_dsn, "select clock_timestamp()")
 
     async def column(self, operation: str, expression: str) -> Any:
-        """Return a column or expression from a statement's record."""
+        """Evaluate a column or an expression for a statement's record; return its value."""
         return await query(
             self.place.database_dsn, f"select {expression} from statements where id = $1::text::uuid", operation
         )
 
     async def fill(self, statement: str, **fields: Any) -> list[str]:
-        """Submit as many statements as the workers run concurrently, alternately to both servers; return their
-        operations.
+        """Submit as many statements as all workers run concurrently, alternating between the servers. Returns the
+        operation ids.
         """
         numbers = range(len(self.workers) * CONCURRENCY)
         submits = [self.servers[n % 2].submit("postgresql", f"{statement} -- {n}", **fields) for n in numbers]
         return await asyncio.gather(*submits)
 
     async def administer(self, path: str, number: int = 0, **body: Any) -> dict[str, Any]:
-        """Make an administrator's call: a POST with a JSON body, or a GET if there are no fields."""
+        """Call a task server operation as the administrator: a POST with a JSON body, or a GET if there are no
+        fields.
+        """
         headers = {"Authorization": f"Bearer {self.administrators[number]['access']}"}
         method = "POST" if body else "GET"
         answer = await self.servers[number].http.request(
@@ -102,19 +104,19 @@ async def clocks(
 
 
 async def login(node: Node) -> Mapping[str, str]:
-    """Log in as the administrator; return the tokens, which this server has signed."""
+    """Log in as the administrator on this server; return the tokens, which it has signed."""
     answer = await node.http.post("/api/v1/token/auth", json={"username": "root", "password": PASSWORD})
     assert answer.status_code == 200, answer.text
     return answer.json()
 
 
 def moment(text: str) -> datetime:
-    """Parse a time from a response. Such times have whole seconds and are in UTC."""
+    """Parse a time from a response, which is in UTC and has no fractional seconds."""
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
 def issued_at(token: str) -> int:
-    """Return the issue time that the token contains."""
+    """Return the time at which the token was issued."""
     content = token.split(".")[1]
     return json.loads(urlsafe_b64decode(content + "=" * (-len(content) % 4)))["iat"]
 
@@ -123,7 +125,7 @@ async def test_tokens_of_each_server_are_immediately_valid_on_the_other(clocks: 
     for number, ahead_s in enumerate(AHEAD_S):
         before = await clocks.now()
         tokens, other = await login(clocks.servers[number]), clocks.servers[1 - number].http
-        # This also verifies that the clocks differ.
+        # This also verifies that the clocks do differ.
         own_s = issued_at(tokens["access"]) - before.timestamp()
         assert ahead_s - 1 <= own_s <= ahead_s + SLACK_S
         bearer = {"Authorization": f"Bearer {tokens['access']}"}

@@ -1,4 +1,4 @@
-"""Each real engine through the HTTP API, and its statements after the server is killed."""
+"""Each real engine is used through the HTTP API. Its statements survive the server or end with it."""
 
 import asyncio
 import csv
@@ -23,7 +23,7 @@ FORBIDDEN = ("Traceback", "\tat ", "java.lang.", "org.apache.", "io.trino.", "ht
 
 @dataclass(frozen=True)
 class Case:
-    """The statements for one engine. In them, `{t}` stands for the table, qualified by its database."""
+    """The statements that test one engine. In them, `{t}` stands for the table name, qualified by the database."""
 
     dialect: str
     table: dict[str, Any]
@@ -38,13 +38,15 @@ class Case:
     column: str = "id"
     name: str = "items"
     analyze: str | None = "success"
-    """The final state of a statement that analyzes the table; None if the engine does not support it."""
+    """The final state of a statement that analyzes the table. It is None if the engine cannot analyze tables."""
     analyzed_column: bool = True
     drop: str = "DROP TABLE {t}"
     long_rows: str = ""
-    """A statement that runs for some seconds, then returns `long_count` rows with the integers from 0 on."""
+    """A statement that runs for some seconds and then returns `long_count` rows, which contain the integers from 0
+    on.
+    """
     longer_rows: str = ""
-    """The same, but it runs longer than a worker takes to start."""
+    """A statement like `long_rows` that runs longer than a worker takes to start."""
     long_count: int = 0
     headers: dict[str, str] = field(default_factory=dict)
 
@@ -73,8 +75,8 @@ async def fleet(
     tmp_path_factory: pytest.TempPathFactory,
     valkey: ValkeyServer,
 ) -> AsyncIterator[Installation]:
-    """An installation with workers, on a separate database, because servers without a task server would run waiting
-    statements.
+    """An installation with workers. It has a separate database, because servers without a task server would run the
+    waiting statements.
     """
     assert tcp_open
     directory = tmp_path_factory.mktemp(f"{case.dialect}-fleet")
@@ -84,14 +86,14 @@ async def fleet(
 
 @pytest.fixture(scope="class")
 async def node(place: Installation) -> AsyncIterator[Node]:
-    """A server with a long lease, so that other servers do not consider it dead on a busy machine."""
+    """A server with a long lease. On a busy machine, no other server considers it dead."""
     async with place.server(editor__lease_timeout_s="60") as node:
         yield node
 
 
 @pytest.fixture(scope="class")
 async def items(node: Node, case: Case) -> AsyncIterator[str]:
-    """Create a table with rows; yield its name."""
+    """Create a table with rows; yield its name. The table is dropped after the test."""
     table = f"{case.database}.{case.name}" if case.database else case.name
     for statement in case.create:
         await done(node, case, statement.format(t=table))
@@ -100,7 +102,7 @@ async def items(node: Node, case: Case) -> AsyncIterator[str]:
 
 
 class RoundTrip:
-    """Tests of all engines. Each engine's class inherits them and provides the fixture `case`."""
+    """Tests for all engines. The class of each engine inherits them and provides the fixture `case`."""
 
     @pytest.mark.item(9)
     @pytest.mark.item(31)
@@ -231,7 +233,7 @@ class RoundTrip:
 
 
 class TakeOver(RoundTrip):
-    """Tests of engines that continue a statement when its client disconnects."""
+    """Tests for engines on which a statement continues when its client disconnects."""
 
     @pytest.mark.item(25)
     @pytest.mark.parametrize("ending", ["kill -9", "restart"])
@@ -298,7 +300,7 @@ class TakeOver(RoundTrip):
 
 
 async def done(node: Node, case: Case, statement: str) -> str:
-    """Run a statement that must succeed; return its operation id."""
+    """Run a statement; return its operation id. Fails if the statement does."""
     operation = await node.submit(case.dialect, statement)
     body = await ended(node, operation)
     assert body["query_status"]["state"] in {"available", "success"}, body
@@ -306,7 +308,9 @@ async def done(node: Node, case: Case, statement: str) -> str:
 
 
 async def failing_log(node: Node, case: Case, statement: str) -> str:
-    """Run a statement that must fail; return its log. Fails if the log or the message reveals engine internals."""
+    """Run a statement that must fail; return its log. Neither the log nor the message may reveal internals of the
+    engine.
+    """
     operation = await node.submit(case.dialect, statement)
     body = await ended(node, operation)
     assert (body["status"], body["code"]) == (1, "engine_error")
@@ -327,7 +331,7 @@ async def ended(node: Node, operation: str) -> dict[str, Any]:
 
 
 async def watch(node: Node, url: str) -> dict[str, Any]:
-    """Call watch until the operation has ended; return the last response."""
+    """Call watch until the operation has ended; return the body of the last response."""
     seen: dict[str, Any] = {}
 
     async def is_over() -> bool:
@@ -379,7 +383,7 @@ class TestSpark(RoundTrip):
     async def test_statement_that_ended_with_server_is_not_awaited(
         self, place: Installation, case: Case, ending: str
     ) -> None:
-        """Spark ends a statement when the connection that started it closes."""
+        """Spark ends a statement when the connection that started it is closed."""
         async with place.server() as first:
             operation = await first.submit(case.dialect, case.slow)
             await first.until(operation, lambda status: status["status"] == "running", within_s=60)
@@ -427,7 +431,7 @@ class TestTrino(TakeOver):
             types=["INT_TYPE", "STRING_TYPE"],
             slow="SELECT count(comment) FROM tpch.sf1000.lineitem",
             function="abs",
-            # The memory connector has no statistics.
+            # The memory connector cannot compute statistics.
             analyze="failed",
             long_rows=_trino_rows(1),
             longer_rows=_trino_rows(3),
@@ -436,7 +440,7 @@ class TestTrino(TakeOver):
 
 
 def _trino_rows(scale: int) -> str:
-    """Return a query that reads a table before it returns rows; `scale` determines the table's size."""
+    """Return a query that reads a table before it returns rows. `scale` determines the size of the table."""
     return f"""SELECT a.i * 1000 + b.j AS n
         FROM UNNEST(sequence(0, 899)) AS a(i) CROSS JOIN UNNEST(sequence(0, 999)) AS b(j)
         CROSS JOIN (SELECT count(comment) AS c FROM tpch.sf{scale}.lineitem) WHERE c > 0 ORDER BY n"""
@@ -467,7 +471,7 @@ class TestHive(TakeOver):
 
     @pytest.mark.item(51)
     async def test_failed_task_log_contains_only_the_cause(self, node: Node, case: Case, items: str) -> None:
-        """The statement has one job, whose task fails four times."""
+        """The statement has one job. Its only task is tried four times, and always fails."""
         log = await failing_log(node, case, f"SELECT max(IF(assert_true(id < 2) IS NULL, id, 0)) FROM {items}")
         assert "ASSERT_TRUE(): assertion failed." in log
         assert "Vertex failed" in log
@@ -490,7 +494,7 @@ class TestHive(TakeOver):
 
 
 def _hive_rows(seconds: int) -> str:
-    """Return a query that sleeps, then returns wide rows, which take a while to transfer."""
+    """Return a query that sleeps and then returns wide rows, whose transfer takes a while."""
     return f"""SELECT IF(length(coalesce(slept, '')) > 99, -1, i * 1000 + j) AS n, rpad('', 300, 'x') AS w
         FROM (SELECT CAST(reflect('java.lang.Thread', 'sleep', CAST({seconds}000 AS bigint)) AS string) AS slept) t
         LATERAL VIEW posexplode(split(space(299), ' ')) a AS i, x
@@ -540,6 +544,6 @@ class TestPhoenix(RoundTrip):
             types=["INT_TYPE", "STRING_TYPE"],
             slow="SELECT COUNT(*) FROM (SELECT a.n FROM qs.n AS a, qs.n AS b, qs.n AS c LIMIT 50000000)",
             function=None,
-            # Phoenix can analyze only whole tables.
+            # Phoenix analyzes only whole tables.
             analyzed_column=False,
         )

@@ -35,7 +35,9 @@ async def place(
     tmp_path: Path,
     databases: ServerPair,
 ) -> AsyncIterator[Installation]:
-    """An installation whose statements run on a separate PostgreSQL server, which stays available."""
+    """An installation whose statements run on a separate PostgreSQL server. That server remains available during the
+    failover.
+    """
     await asyncio.to_thread(databases.execute, f"CREATE DATABASE {SERVICE}")
     dsn = databases.dsn(SERVICE)
     await migrate(dsn)
@@ -59,7 +61,7 @@ async def test_failover_to_standby_loses_nothing(
         ):
             nodes = (runner, other)
             before = await runner.finished("postgresql", "SELECT generate_series(1, 1000) AS n")
-            # PostgreSQL evaluates nextval immediately, so the sequence counts how often the statement was sent.
+            # PostgreSQL evaluates nextval immediately, so the sequence counts the executions of the statement.
             lasting = await runner.submit("postgresql", "SELECT nextval('over'), pg_advisory_lock(7)::text")
             await runner.until(lasting, lambda status: status["state"] == "running")
             owner = await query(place.database_dsn, "select owner from statements where id = $1::text::uuid", lasting)

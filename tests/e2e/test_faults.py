@@ -1,4 +1,4 @@
-"""Faults of the disk, the network and the databases of a running server, as users observe them."""
+"""Failures of the disk, the network and the databases while a server is running, as users observe them."""
 
 import asyncio
 import shutil
@@ -30,7 +30,7 @@ LASTING = {
     "duckdb": "SELECT count(*) FROM range(100000) AS a, range(10000000) AS b WHERE a.range % 7 = b.range % 11",
 }
 
-# Incompressible text, so that the size on disk equals the size of the rows.
+# The text cannot be compressed, so the rows have the same size on disk.
 NOISE = "SELECT n, md5(n::text) || md5((n + 1)::text) FROM generate_series(1, {rows}) AS n"
 
 
@@ -38,7 +38,7 @@ NOISE = "SELECT n, md5(n::text) || md5((n + 1)::text) FROM generate_series(1, {r
 async def place(
     postgres: EmbeddedPostgres, tcp_open: EmbeddedPostgres, migrated_template: str, tmp_path: Path
 ) -> AsyncIterator[Installation]:
-    """An installation for one test. The engine `away` has a port that is closed until a test opens it."""
+    """An installation for one test. The port of its engine `away` is closed until a test opens it."""
     away = {
         "interface": "sqlalchemy",
         "dialect": "postgresql",
@@ -81,7 +81,7 @@ async def test_kill_during_spooling_and_download_keeps_finished_results_only(pla
 
 
 async def test_embedded_server_recovers_immediately_after_power_cut(tmp_path: Path) -> None:
-    """After a restart, a server that is alone on its database does not wait for its previous leases to expire."""
+    """A server that is alone on its database restarts without waiting for its previous leases to expire."""
     password = "a password of the test"
     operations: dict[str, str] = {}
     async with embedded(tmp_path / "state", password) as victim:
@@ -125,7 +125,7 @@ async def test_unusable_store_fails_statements_but_not_server(place: Installatio
 
 
 async def test_full_disk_fails_statement_with_reason(place: Installation) -> None:
-    """A file size limit simulates the full disk: writes beyond the limit fail in the same way."""
+    """A limit on file sizes simulates the full disk, because writes beyond the limit fail in the same way."""
     async with limited(place, kib=512) as node:
         failed = await node.submit("postgresql", NOISE.format(rows=300_000), limit=300_000)
         body = await node.status(failed, wait=30)
@@ -226,7 +226,7 @@ async def test_workers_respond_while_statements_finish_in_grace_period(place: In
         last = await node.submit("postgresql", "SELECT 7, pg_sleep(12)")
         await node.until(last, lambda status: status["state"] == "running")
         node.process.process.send_signal(signal.SIGTERM)
-        await eventually(lambda: _is_stopping(node))  # after the parent process has notified the workers
+        await eventually(lambda: _is_stopping(node))  # the parent process has now notified the workers
         assert (await node.http.get("/desktop/debug/is_alive")).status_code == 200
         assert await node.state(last, wait=30) == "available"
         assert await node.process.terminate() == 0
@@ -271,7 +271,7 @@ async def test_odd_characters_from_engine_are_returned(shared_node: Node, dialec
 async def shared_node(
     postgres: EmbeddedPostgres, tcp_open: EmbeddedPostgres, migrated_template: str, tmp_path_factory
 ) -> AsyncIterator[Node]:
-    """A server for several tests, none of which stops it."""
+    """A server that several tests share. None of them stops it."""
     async with (
         installed(postgres, migrated_template, tmp_path_factory.mktemp("faults")) as place,
         place.server() as node,
@@ -280,7 +280,9 @@ async def shared_node(
 
 
 class Cable:
-    """The network between two programs: a port that forwards to another port until it is cut."""
+    """Simulates the network between two programs: a port whose connections are forwarded to another port until it is
+    cut.
+    """
 
     def __init__(self, target: int, *, port: int = 0) -> None:
         self._target = target
@@ -299,7 +301,7 @@ class Cable:
         await asyncio.gather(*self._pipes, return_exceptions=True)
 
     def cut(self) -> None:
-        """Break all connections and accept no new ones."""
+        """Break all connections, and refuse new ones."""
         self._whole = False
         for pipe in self._pipes:
             pipe.cancel()
@@ -340,7 +342,7 @@ async def _pour(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> N
 
 @asynccontextmanager
 async def embedded(data_dir: Path, password: str) -> AsyncIterator[Node]:
-    """A server with embedded databases; `ana` is its administrator."""
+    """A server with embedded databases. The user `ana` is its administrator `admin`."""
     environment = {"QUERYSERVER_ADMIN_PASSWORD": password, "QUERYSERVER__DESKTOP__SHUTDOWN_GRACE_S": "1"}
     async with (
         running_server(data_dir, settings=environment) as process,
@@ -353,7 +355,7 @@ async def embedded(data_dir: Path, password: str) -> AsyncIterator[Node]:
 
 @asynccontextmanager
 async def limited(place: Installation, *, kib: int) -> AsyncIterator[Node]:
-    """A server with a limit on the size of its files."""
+    """A server whose files are limited to this size."""
     port = free_port()
     config = place.directory / "queryserver.toml"
     serve = f'ulimit -f {2 * kib}; exec "{PROGRAM}" serve --port {port} --config "{config}"'
@@ -367,7 +369,7 @@ async def limited(place: Installation, *, kib: int) -> AsyncIterator[Node]:
 
 
 def _dsn_over(cable: Cable, place: Installation, postgres: EmbeddedPostgres) -> str:
-    """Return a DSN that reaches the service database through the cable."""
+    """Return a DSN for the service database whose connections pass through the cable."""
     database = place.database_dsn.partition("@/")[2].partition("?")[0]
     password = quote(postgres.cluster.secrets.service, safe="")
     return f"postgresql://{SERVICE_ROLE}:{password}@127.0.0.1:{cable.port}/{database}"

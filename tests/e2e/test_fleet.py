@@ -1,4 +1,4 @@
-"""Servers and workers as processes on one service database and one Valkey (Contract platform 10.1, 10.2)."""
+"""Servers and workers run as processes on one service database and one Valkey (Contract platform 10.1, 10.2)."""
 
 import asyncio
 import signal
@@ -34,14 +34,16 @@ from queryserver.platform.shutdown import REST_S
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 LEASE_S = 6
-"""On a busy machine, the event loop of a process may block for three seconds during startup."""
+"""The lease must be this long, because a process may block its event loop for three seconds when it starts on a busy
+machine.
+"""
 TAKEN_OVER_WITHIN_S = LEASE_S + 15
 GATED = "gated"
-"""A connector whose PostgreSQL is behind the gate."""
+"""The name of a connector whose PostgreSQL is reached through the gate."""
 
 
 class Gate:
-    """A proxy for PostgreSQL. While it is closed, it accepts connections but forwards nothing."""
+    """A proxy for PostgreSQL. While it is closed, it still accepts connections but forwards nothing."""
 
     def __init__(self, target_port: int) -> None:
         self._target_port = target_port
@@ -98,14 +100,14 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 @pytest.fixture(scope="module")
 async def broker() -> AsyncIterator[ValkeyServer]:
-    """The Valkey server that all tests in this file share."""
+    """A Valkey server that all tests in this file share."""
     async with running_valkey() as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 async def gate(tcp_open: EmbeddedPostgres) -> AsyncIterator[Gate]:
-    """The gate, which is open unless a test closes it."""
+    """A gate that all tests in this file share. It is open unless a test closes it."""
     async with Gate(tcp_open.address.port).listening() as gate:
         yield gate
 
@@ -114,7 +116,7 @@ async def gate(tcp_open: EmbeddedPostgres) -> AsyncIterator[Gate]:
 async def place(
     tcp_open: EmbeddedPostgres, migrated_template: str, tmp_path_factory, broker: ValkeyServer, gate: Gate
 ) -> AsyncIterator[Installation]:
-    """One installation with a task server, which all tests in this file share."""
+    """An installation with a task server that all tests in this file share."""
     admin = tcp_open.admin_dsn()
     await execute(admin, f"CREATE ROLE {GATED} LOGIN PASSWORD '{GATED}'")
     gated = {
@@ -131,25 +133,25 @@ async def place(
 
 @pytest.fixture(scope="module")
 async def pair(place: Installation) -> AsyncIterator[tuple[Node, Node]]:
-    """Two servers; workers run their statements."""
+    """Two servers, whose statements are run by workers."""
     async with place.server() as first, place.server() as second:
         yield first, second
 
 
 @pytest.fixture
 async def gated_dsn(tcp_open: EmbeddedPostgres, gate: Gate) -> AsyncIterator[str]:
-    """A DSN that bypasses the gate. Opens the gate when the test ends."""
+    """A DSN that bypasses the gate. The gate is opened when the test ends."""
     yield f"postgresql://{GATED}:{GATED}@127.0.0.1:{tcp_open.address.port}/{GATED}"
     gate.open()
 
 
 async def sent(dsn: str, sequence: str) -> int:
-    """Return how many executions on the engine the sequence has counted."""
+    """Return the number of executions that the sequence on the engine has counted."""
     return await query(dsn, f"SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM {sequence}")
 
 
 async def owned(place: Installation, operation: str) -> str | None:
-    """Return the statement's owner."""
+    """Return the owner of the statement's lease."""
     return await query(place.database_dsn, "select owner from statements where id = $1::text::uuid", operation)
 
 
@@ -165,7 +167,7 @@ async def all_available(node: Node, operations: Sequence[str], **options: Any) -
 
 @asynccontextmanager
 async def paused(worker: WorkerProcess) -> AsyncIterator[None]:
-    """Pause the worker until the context exits."""
+    """Pause the worker process until the context exits."""
     worker.process.process.send_signal(signal.SIGSTOP)
     try:
         yield
@@ -191,7 +193,7 @@ async def test_without_broker_statements_are_accepted_and_run_once(
         assert await all_available(pair[0], [waiting]) == [11]
 
         async def five() -> tuple[float, None]:
-            # If only sweeps detected the events, this would take 20 s.
+            # If the events were found only by sweeps, this would take 20 s.
             began = time.monotonic()
             for _ in range(5):
                 await pair[0].finished("postgresql", "SELECT nextval('away')")
@@ -252,7 +254,7 @@ async def test_sent_statements_of_killed_worker_end_as_unknown_and_free_slots(
     place: Installation, pair: tuple[Node, Node], tcp_open: EmbeddedPostgres
 ) -> None:
     await execute(place.users_dsn, "CREATE SEQUENCE killed; CREATE SEQUENCE queued")
-    # A single user can occupy only eight slots; the ninth is reserved for other users.
+    # A single user can occupy only eight slots. The ninth slot is reserved for other users.
     async with place.worker(desktop__task_server__concurrency="9") as victim:
         lasting = "SELECT nextval('killed'), pg_sleep(60)"
         running = [await pair[0].submit("postgresql", f"{lasting}, {number}") for number in range(8)]
@@ -271,7 +273,7 @@ async def test_sent_statements_of_killed_worker_end_as_unknown_and_free_slots(
             assert time.monotonic() - killed < TAKEN_OVER_WITHIN_S
     assert await sent(place.users_dsn, "killed") == 8
     assert await sent(place.users_dsn, "queued") == 2
-    # PostgreSQL itself continues a statement whose client has disconnected.
+    # PostgreSQL continues these statements although their client has disconnected.
     stop = "select pg_terminate_backend(pid) from pg_stat_activity where query like '%nextval(''killed'')%' and state = 'active' and pid <> pg_backend_pid()"  # noqa: E501
     await execute(tcp_open.admin_dsn(), stop)
 
@@ -280,7 +282,7 @@ async def test_sent_statements_of_killed_worker_end_as_unknown_and_free_slots(
 async def test_paused_worker_cannot_write_after_lease_expiry(
     place: Installation, pair: tuple[Node, Node], tcp_open: EmbeddedPostgres
 ) -> None:
-    # The first rows are stored immediately; the other rows arrive slowly.
+    # The first rows are stored immediately. The remaining rows arrive slowly.
     sql = """SELECT n, md5(n::text) || md5((n + 1)::text), CASE WHEN n > 200000 THEN pg_sleep(0.001)::text END
         FROM generate_series(1, 1000000) AS n"""
     record = """select (state, rows, size_bytes, fence, owner, message, ended_at)::text
@@ -296,14 +298,14 @@ async def test_paused_worker_cannot_write_after_lease_expiry(
                 for operation in (rows, answer):
                     body = await pair[1].status(operation, wait=30)
                     assert (body["query_status"]["state"], body["code"]) == ("failed", "outcome_unknown")
-                    # The other worker or a server records this, because it requires no engine.
+                    # The other worker or a server records the outcome, because this requires no engine.
                     assert await owned(place, operation) != victim.owner
                 before = [await query(place.database_dsn, record, one) for one in (rows, answer)]
-                # The engine's response is now ready for the paused worker to read.
+                # From now on, the paused worker can read the engine's response.
                 await release()
                 await eventually(lambda: _answered(tcp_open, "of the paused"))
             assert await other.process.terminate() == 0
-        # The victim is now the only worker, so it runs new statements.
+        # The victim is now the only worker, so it must run new statements.
         assert await pair[0].value("postgresql", "SELECT 'new'") == "new"
         await eventually(lambda: _idle(tcp_open, "WHEN n > 200000"))
         await runs_nothing_now(place, victim.owner)
@@ -312,10 +314,9 @@ async def test_paused_worker_cannot_write_after_lease_expiry(
             assert (await pair[0].status(operation))["code"] == "outcome_unknown"
             page = await pair[0].post("editor/fetch_result_data", operationId=operation)
             assert page.json()["status"] != 0
-        # The earlier segments of this result are deleted, and no new ones are added.
+        # The earlier segments of this result are deleted, and no new segments are added.
         await eventually(lambda: _no_segments(place, rows))
-        # If the worker has written a file since then, no record refers to it; the orphan sweep deletes it an hour
-        # later.
+        # A file that the worker has written since then has no record. The orphan sweep deletes it an hour later.
         assert await victim.process.terminate() == 0
 
 
@@ -324,14 +325,14 @@ async def _idle(postgres: EmbeddedPostgres, marker: str) -> bool:
 
 
 async def _answered(postgres: EmbeddedPostgres, marker: str) -> bool:
-    """Return whether PostgreSQL has finished the statement, although its client has not read the response yet."""
+    """Return whether PostgreSQL has finished the statement. Its client may not have read the response yet."""
     active = """select count(*) from pg_stat_activity
         where query like '%' || $1 || '%' and state = 'active' and pid <> pg_backend_pid()"""
     return not await query(postgres.admin_dsn(), active, marker)
 
 
 async def runs_nothing_now(place: Installation, owner: str) -> None:
-    """Wait for a new heartbeat that reports no running statements."""
+    """Wait for a new heartbeat of this worker that reports no running statements."""
     now = await query(place.database_dsn, "select now()")
     idle = "select running = 0 from instances where id = $1 and heartbeat_at > $2"
     await eventually(lambda: query(place.database_dsn, idle, owner, now), within_s=30)
@@ -374,7 +375,7 @@ async def test_stopping_worker_finishes_running_statements_and_accepts_none(
         await pair[0].until(running, lambda status: status["state"] == "running")
         began = time.monotonic()
         stopping.process.process.send_signal(signal.SIGTERM)
-        await asyncio.sleep(2)  # until it has received the signal
+        await asyncio.sleep(2)  # the worker has received the signal by then
         # The worker runs two of eight statements, so it would take a third one if it were not stopping.
         new = await pair[0].submit("postgresql", "SELECT 'new'")
         await asyncio.sleep(3)
@@ -482,7 +483,8 @@ async def test_script_statements_keep_one_session_across_workers(place: Installa
 async def test_duckdb_file_is_used_through_the_worker_that_holds_it(
     tcp_open: EmbeddedPostgres, migrated_template: str, tmp_path: Path, broker: ValkeyServer
 ) -> None:
-    # A separate installation, because in the shared one a server may have locked the file while no worker was running.
+    # This test has its own installation, because a server of the shared one may have locked the file while no worker
+    # was running.
     async with AsyncExitStack() as stack:
         own = await stack.enter_async_context(installed(tcp_open, migrated_template, tmp_path))
         place = own.with_task_server(broker.url, lease_s=LEASE_S)

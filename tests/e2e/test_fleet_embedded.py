@@ -1,4 +1,4 @@
-"""`serve --embedded --with-workers` starts a whole fleet with one command (Contract platform 12)."""
+"""`serve --embedded --with-workers` starts a whole fleet with a single command (Contract platform 12)."""
 
 import asyncio
 import json
@@ -29,7 +29,9 @@ async def logged_in(server: ServerProcess) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def call(server: ServerProcess, name: str, **fields: object) -> dict[str, Any]:
-    """Make one call as the administrator, who logs in separately for it."""
+    """Make one call as the administrator: a GET if there are no fields, and otherwise a POST. Each call logs in
+    again.
+    """
     async with logged_in(server) as client:
         if not fields:
             return (await client.get(name)).raise_for_status().json()
@@ -37,14 +39,14 @@ async def call(server: ServerProcess, name: str, **fields: object) -> dict[str, 
 
 
 async def post(client: httpx.AsyncClient, name: str, **fields: object) -> dict[str, Any]:
-    """Send a POST that must succeed; return its body."""
+    """Send a POST request that must succeed; return the response body."""
     answer = await client.post(name, data=fields)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
 
 async def family(server: ServerProcess) -> list[psutil.Process]:
-    """Return the server and its child processes, once a worker and a beat are reported as alive."""
+    """Wait until a worker and a beat are reported as alive; return the server and all its descendant processes."""
     async with asyncio.timeout(90):
         while True:
             status = await call(server, "taskserver/status")
@@ -59,7 +61,7 @@ async def family(server: ServerProcess) -> list[psutil.Process]:
 
 
 async def running(server: ServerProcess, dialect: str, statement: str) -> str:
-    """Submit a long statement; return its operation once it is running."""
+    """Submit a long statement; return its operation id once the statement is running."""
     async with asyncio.timeout(60), logged_in(server) as client:
         operation = (await post(client, f"editor/execute/{dialect}", statement=statement))["history_uuid"]
         while True:
@@ -92,7 +94,8 @@ async def test_one_command_runs_a_fleet_and_leaves_no_process(tmp_path: Path) ->
         findings = json.loads(examined.out)
         errors = [one for one in findings["findings"] if one["state"] == "error"]
         assert (examined.code, len(errors)) in {(0, 0), (1, findings["errors"])}, examined
-        # The doctor command checks no broker, because only the processes of the running command know its address.
+        # The doctor command does not check the broker, because only the processes of the running fleet know its
+        # address.
         assert {one["area"] for one in errors} <= {"disk", "limits"}, errors
         begun = await running(server, "postgresql", "SELECT pg_sleep(5)")
         assert await server.terminate() == 0
@@ -101,8 +104,7 @@ async def test_one_command_runs_a_fleet_and_leaves_no_process(tmp_path: Path) ->
         processes = await family(server)
         ended = await call(server, "editor/check_status", operationId=begun)
         assert ended["query_status"]["state"] == "available", ended
-        # The worker could not record the statement's end, so it must not keep the file locked for the whole grace
-        # period.
+        # The worker cannot record the statement's end, so it must not keep the file locked for the whole grace period.
         await running(
             server, "duckdb", "SELECT count(*) FROM range(100000000000) a, range(1000) b WHERE a.range < b.range"
         )

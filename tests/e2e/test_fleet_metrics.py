@@ -23,21 +23,21 @@ TOKEN = "metrics-token-of-the-fleet"
 DUE = """insert into schedules (name, owner_id, kind, connector, statement, interval_s, timezone, next_run_at)
     select 'due', id, 'statement', 'postgresql', 'SELECT 1', 3600, 'UTC', now() from users where username = 'ana'"""
 OF_HTTP = {"http_requests_total", "http_request_seconds", "http_requests_active"}
-"""Metrics of HTTP calls, which workers and beats do not provide."""
+"""Metrics about HTTP calls, which workers and beats do not have."""
 
 
 @dataclass(frozen=True)
 class Page:
-    """The metrics page of one process."""
+    """The parsed metrics page of one process."""
 
     samples: dict[str, float]
-    """Values by metric name and labels, without the common prefix."""
+    """Metric values. The keys are metric names with labels, but without the common prefix."""
     names: set[str]
-    """Names of all metrics, including those that have no samples yet."""
+    """Names of all metrics, including metrics that have no samples yet."""
 
 
 async def page(url: str) -> Page:
-    """Return the metrics page at the address; fail unless the page requires the token."""
+    """Fetch and parse the metrics page of the process at this address. Fails unless the page requires the token."""
     async with httpx.AsyncClient(base_url=url, timeout=30) as client:
         assert (await client.get("/metrics")).status_code == 403
         answer = await client.get("/metrics", headers={"Authorization": f"Bearer {TOKEN}"})
@@ -48,12 +48,12 @@ async def page(url: str) -> Page:
 
 
 async def counted(url: str, sample: str) -> bool:
-    """Return whether the process has counted the sample at least once."""
+    """Return whether the sample's value on the metrics page is above zero."""
     return (await page(url)).samples.get(sample, 0) > 0
 
 
 def promised() -> set[str]:
-    """Return the names of all metrics in the contract."""
+    """Return the names of all metrics that the contract lists."""
     section = CONTRACT.read_text().partition("### 9.3")[2].partition("\n###")[0]
     listed = section.partition("Names (all prefixed `queryserver_`): ")[2].partition("No label")[0]
     return set(re.findall(r"`(\w+)(?:\{[^`]*\})?`", listed))
@@ -84,7 +84,7 @@ async def test_worker_and_beat_metrics_are_served_on_their_own_ports(place: Inst
     ):
         await node.finished("postgresql", "SELECT 1")
         await node.finished("duckdb", "SELECT 1")
-        # A statement is counted once its end has been recorded, so clients may see the end earlier.
+        # A statement is counted after its end has been recorded, so clients may see its end earlier.
         by_duckdb = 'statements_total{dialect="duckdb",outcome="available"}'
         await eventually(lambda: _counts(worker_url, by_duckdb, 1))
         await execute(place.database_dsn, DUE)
@@ -93,7 +93,7 @@ async def test_worker_and_beat_metrics_are_served_on_their_own_ports(place: Inst
         by_worker = 'statements_total{dialect="postgresql",outcome="available"}'
         await eventually(lambda: _counts(worker_url, by_worker, 2))
 
-        # The database is queried with a timeout, so a page may show earlier values.
+        # The metrics page waits only briefly for the database, so it may show earlier values.
         for url in (node.process.base_url, worker_url, beat_url):
             await eventually(lambda url=url: _counts(url, "workers_alive", 1))
         server = await page(node.process.base_url)

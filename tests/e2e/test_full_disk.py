@@ -1,4 +1,4 @@
-"""Statements that write endlessly to the databases of `serve --embedded`, on a 1 GiB disk (ADR 41)."""
+"""Statements write endlessly to the databases of `serve --embedded` on a disk of 1 GiB (ADR 41)."""
 
 import asyncio
 import shutil
@@ -16,7 +16,7 @@ PASSWORD = "a password for a full disk"
 MIB = 1024 * 1024
 SIZE, FLOOR = 1024 * MIB, 300 * MIB
 MARGIN = 150 * MIB
-"""Upper limit for what is written between two disk checks, on a machine much faster than today's."""
+"""The most that may be written between two checks of the disk, even on a machine much faster than today's."""
 
 SOME_TEXT = (
     "WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) SELECT n, hex(randomblob(1000)) AS a FROM r"
@@ -31,7 +31,7 @@ ENDLESS = (
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A tmpfs file system, which is deleted with all its files when the test ends."""
+    """A tmpfs file system. It is unmounted after the test, which deletes all its files."""
     directory = tmp_path / "disk"
     directory.mkdir()
     options = f"size={SIZE},mode=0755"
@@ -52,7 +52,7 @@ async def logged_in(server: ServerProcess) -> httpx.AsyncClient:
 
 
 async def ended(client: httpx.AsyncClient, operation: str, disk: Path) -> tuple[str | None, int]:
-    """Wait for the statement's end; return its code, and the lowest number of free bytes observed until then."""
+    """Wait for the statement's end; return its code, and the lowest number of free bytes observed meanwhile."""
     least = shutil.disk_usage(disk).free
     while True:
         answer = (await client.post("editor/check_status", data={"operationId": operation})).json()
@@ -78,7 +78,7 @@ async def test_endless_writes_leave_reserved_space_and_service(disk: Path) -> No
             assert (code, least > FLOOR - MARGIN) == ("insufficient_storage", True), (dialect, least // MIB)
             counting = {"statement": "SELECT count(*) FROM customers", "wait": "60"}
             assert (await client.post(f"editor/execute/{dialect}", data=counting)).json()["status"] == 0
-        # What remains is the log of the sample's PostgreSQL and its first files.
+        # Only the log of the sample database's PostgreSQL and its first files remain.
         assert shutil.disk_usage(disk).free > free - 400 * MIB
         ready = await client.get(f"{server.base_url}/desktop/debug/is_ready")
         assert ready.status_code == 200

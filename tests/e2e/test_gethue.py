@@ -1,7 +1,7 @@
-"""The unmodified npm package gethue in a real browser against a real server (Contract platform 13, item 87).
+"""The unmodified npm package gethue works in a real browser with a real server (Contract platform 13, item 87).
 
-The npm version, 4.8.3, calls the private paths of Hue's own pages. The test's page maps those calls to the public paths
-and adds the bearer token, as an application would; all other code is the package's own.
+Its version 4.8.3 calls private paths, which Hue's own pages use. As an application would, the test's page redirects
+these calls to the public paths and adds the bearer token. All other code is the package's own.
 """
 
 from collections.abc import AsyncIterator, Iterator
@@ -20,7 +20,7 @@ PASSWORD = "a long enough word"
 
 @pytest.fixture(scope="module")
 def origin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Serve the page from an origin that differs from the server's."""
+    """Serve the test's page; yield its origin, which differs from the server's origin."""
     directory = tmp_path_factory.mktemp("page")
     bundle_page(ENGINE, directory)
     with origin_of(directory) as address:
@@ -29,7 +29,7 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 async def server(origin: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[str]:
-    """A server with sample data, whose CORS settings allow the page's origin."""
+    """A server with sample data. Its CORS settings allow the page's origin."""
     settings = {
         "QUERYSERVER_ADMIN_PASSWORD": PASSWORD,
         "QUERYSERVER__DESKTOP__CORS_ENABLED": "true",
@@ -41,14 +41,14 @@ async def server(origin: str, tmp_path_factory: pytest.TempPathFactory) -> Async
 
 @pytest.fixture
 async def page(origin: str) -> AsyncIterator[Page]:
-    """The page, open in a separate browser."""
+    """The test's page, open in a new browser."""
     with chromium() as devtools:
         async with opened(devtools, f"{origin}/index.html") as page:
             yield page
 
 
 async def use(page: Page, server: str, statement: str) -> dict[str, Any]:
-    """Run one statement through the package; return its results."""
+    """Log in and run one statement through the package; return the package's results."""
     request = {
         "server": server, "username": "admin", "password": PASSWORD, "type": "duckdb", "database": "main",
         "statement": statement,
@@ -67,7 +67,7 @@ async def test_package_logs_in_browses_runs_query_and_reads_rows(page: Page, ser
     assert "main" in found["databases"]
     assert found["status"] == "available", found["refusals"]
     assert [column["name"] for column in found["meta"]][1:] == ["id", "name", "price"]
-    # The package limits the result to ten rows, and prepends a row number to each.
+    # The package limits the result to ten rows, and adds the row number to each.
     assert [row[:2] for row in found["rows"]] == [[number, number] for number in range(1, 11)]
     assert found["size"]["rows"] == 10
     assert found["unknownFields"] == []

@@ -1,4 +1,4 @@
-"""HEAD over a real socket: the server's byte count excludes the body, which is not sent (Contract platform 1.1)."""
+"""Responses to HEAD over a real socket: the body is neither sent nor counted by the server (Contract platform 1.1)."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.platform(4)
 
 @dataclass
 class Source:
-    """Counts the generated chunks of a large file."""
+    """Generates the chunks of a large file and counts them."""
 
     made: int = 0
     closed: bool = False
@@ -63,8 +63,9 @@ async def served(source: Source) -> AsyncIterator[int]:
 
 
 async def answers(port: int, *calls: str) -> list[list[str]]:
-    """Send the calls one after another on one connection; return the header lines of each response. Reads bodies only
-    for GET.
+    """Send the calls one after another on one connection; return the header lines of each response.
+
+    A body is read only after a GET.
     """
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     heads: list[list[str]] = []

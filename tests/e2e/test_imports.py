@@ -1,4 +1,4 @@
-"""Imports whose server is killed while they run (Contract importer 13.4)."""
+"""The server is killed while it imports a file (Contract importer 13.4)."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -22,7 +22,7 @@ async def place(
 
 
 async def create_table_response(node: Node, connector: str, content: bytes) -> httpx.Response:
-    """Upload a file and call create_table for it; return the response."""
+    """Upload a file and call create_table to import it; return the response."""
     answer = await node.http.post(
         "/api/v1/importer/upload/file/", files={"file": ("some.csv", content)}, headers=node.headers()
     )
@@ -34,8 +34,8 @@ async def create_table_response(node: Node, connector: str, content: bytes) -> h
 
 
 async def is_loading(place: Installation) -> bool:
-    """Return whether a staging table exists or PostgreSQL is loading one, because its loads are not recorded in
-    import_leftovers.
+    """Return whether a load is in progress: either a staging table is recorded, or PostgreSQL is copying rows. Loads
+    into PostgreSQL are not recorded in import_leftovers.
     """
     under_way = "select (select count(*) from import_leftovers) + (select count(*) from pg_stat_progress_copy)"
     return bool(await query(place.database_dsn, under_way))

@@ -1,4 +1,4 @@
-"""Several servers on one service database and one results directory (Contract editor 1, 3.3)."""
+"""Several servers use one service database and one results directory (Contract editor 1, 3.3)."""
 
 import asyncio
 import time
@@ -33,14 +33,14 @@ pytestmark = pytest.mark.slow
 async def place(
     postgres: EmbeddedPostgres, tcp_open: EmbeddedPostgres, migrated_template: str, tmp_path_factory
 ) -> AsyncIterator[Installation]:
-    """One installation for all servers in this file."""
+    """The installation that all servers in this file share."""
     async with installed(postgres, migrated_template, tmp_path_factory.mktemp("instances")) as place:
         yield place
 
 
 @pytest.fixture(scope="module")
 async def pair(place: Installation) -> AsyncIterator[tuple[Node, Node]]:
-    """Two servers; the first one owns the DuckDB file."""
+    """Two servers. The first one owns the DuckDB file."""
     async with place.server() as first, place.server() as second:
         yield first, second
 
@@ -110,7 +110,7 @@ async def test_duckdb_file_is_used_by_one_process_for_all(pair: tuple[Node, Node
     first, second = pair
     await first.finished("duckdb", "CREATE OR REPLACE TABLE t AS SELECT 1 AS n")
     await second.finished("duckdb", "INSERT INTO t SELECT 2")
-    # The notification is enough; no sweep is needed.
+    # No sweep is needed, because the server is notified.
     assert await soon(lambda: second.value("duckdb", "SELECT sum(n)::INTEGER FROM t"), within_s=2) == 3
     assert await first.value("duckdb", "SELECT count(*)::INTEGER FROM t") == 2
 
@@ -189,7 +189,7 @@ async def test_script_keeps_its_session_across_instances(pair: tuple[Node, Node]
 
 
 def bearing(access: str) -> dict[str, str]:
-    """Return the headers of a call with this access token."""
+    """Return the headers for a call with this access token."""
     return {"Authorization": f"Bearer {access}"}
 
 
@@ -199,7 +199,7 @@ async def log_in(node: Node, username: str, password: str) -> httpx.Response:
 
 
 async def give_password(place: Installation, username: str, password: str) -> None:
-    """Set a user's password; the users of an installation initially have none."""
+    """Set a user's password. The users of an installation have none at first."""
     with closing(Passwords()) as passwords:
         new = await passwords.hash(password)
     changed = "update users set password_hash = $2 where username = $1 returning id"
@@ -238,7 +238,7 @@ async def test_failed_logins_on_both_instances_are_counted_together(
 
 @dataclass
 class Survival:
-    """The states of a killed server's statements, as the other server reports them."""
+    """Operations of a killed server, and their outcome as the surviving server reports it."""
 
     survivor: Node
     operations: dict[str, str]
@@ -251,7 +251,7 @@ class Survival:
 async def survival(
     postgres: EmbeddedPostgres, tcp_open: EmbeddedPostgres, migrated_template: str, tmp_path_factory
 ) -> AsyncIterator[Survival]:
-    """Start two servers and kill the one that runs all statements."""
+    """Start two servers, and kill the one that runs all statements."""
     async with installed(postgres, migrated_template, tmp_path_factory.mktemp("survival")) as place:
         await execute(place.users_dsn, "CREATE SEQUENCE sent; CREATE SEQUENCE unsent")
         async with place.server() as victim, place.server() as survivor:
@@ -269,7 +269,7 @@ async def survival(
             )
             sleep = "SELECT pg_sleep(60), {}"
             others = [await victim.submit("postgresql", sleep.format(one), user="bob") for one in range(7)]
-            for one in (operations["sent"], *others):  # the survivor would run statements that are still waiting
+            for one in (operations["sent"], *others):  # the survivor would run any statements that are still waiting
                 await victim.until(one, lambda status: status["state"] == "running", user="bob")
             await victim.until(operations["duckdb sent"], lambda status: status["state"] == "running")
             operations["unsent"] = await victim.submit(

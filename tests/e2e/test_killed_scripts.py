@@ -1,4 +1,4 @@
-"""SIGKILL of the process that runs a script or a retryable query (Contract editor 3.3, 5.5)."""
+"""The process that runs a script or a retryable query is killed with SIGKILL (Contract editor 3.3, 5.5)."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
@@ -31,7 +31,7 @@ async def place(
 async def fleet(
     place: Installation, valkey: ValkeyServer, who_runs: str, *, retry: str = "never"
 ) -> AsyncGenerator[tuple[Node, ServerProcess, Node]]:
-    """Yield the server to call, the process that runs the statements and will be killed, and a surviving server."""
+    """Yield the server to call, the process to kill, which runs the statements, and a server that survives."""
     place = with_retry(place, retry)
     if who_runs == "server":
         async with place.server() as victim, place.server() as other:
@@ -43,13 +43,13 @@ async def fleet(
 
 
 def with_retry(place: Installation, retry: str) -> Installation:
-    """Return the same installation with this value for the connector option `retry`."""
+    """Return the same installation in which the connector option `retry` has this value."""
     return replace(place, environment={**place.environment, "notebook__interpreters__postgresql__retry": retry})
 
 
 @asynccontextmanager
 async def locked(dsn: str, table: str) -> AsyncGenerator[asyncpg.Connection]:
-    """Lock the table until the yielded connection's transaction ends, at the latest on exit."""
+    """Lock the table until the transaction on the yielded connection ends, which happens on exit at the latest."""
     holder = await asyncpg.connect(dsn, timeout=60)
     try:
         await holder.execute(f"BEGIN; LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
@@ -83,7 +83,7 @@ async def test_script_of_killed_process_resends_nothing_and_stops(
         page = await other.post_ok("editor/fetch_result_data", operationId=operation, statement_id=1)
         assert page["result"]["data"] == [[7]]
         await holder.execute("COMMIT")
-        # PostgreSQL itself continues a statement whose client has disconnected.
+        # PostgreSQL continues the statement although its client has disconnected.
         waiting = "select count(*) from pg_stat_activity where query like 'INSERT INTO steps%' and state = 'active'"
         await eventually(lambda: _is_zero(place.users_dsn, waiting))
         assert await query(place.users_dsn, "SELECT array_agg(n ORDER BY n) FROM steps") in ([1], [1, 3])

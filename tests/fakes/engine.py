@@ -5,7 +5,7 @@ The words of a statement are separated by spaces; `then` separates an action fro
     rows 823 [wide 100]       returns 823 integers starting at 0, or 823 strings of 100 characters
     rows 10 then fail <text>  returns 10 rows, then fails
     sleep 30 [then rows 5]    runs for 30 s, then finishes without a result set or returns rows
-    work [then rows 5]        runs until the engine's `finish` is set, then does the same
+    work [then rows 5]        runs until the engine's `finish` is set, then finishes or returns rows
     fail <text>               fails with that message
     deny <text>               fails with that message because of a missing permission
     ddl                       finishes without a result set

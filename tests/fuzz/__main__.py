@@ -1,8 +1,8 @@
 """Calls every operation in the OpenAPI document with valid and invalid input, against a separate server.
 
-`make fuzz` takes ten minutes, `make fuzz ARGS=60` one minute. Each run prints its random seed; `make fuzz ARGS="60
-SEED"` reuses a seed. The exit code is 1 if a response is a fault, has an undocumented status, or has a body that does
-not match its schema.
+`make fuzz` takes ten minutes, `make fuzz ARGS=60` one minute. Each run prints its random seed, and `make fuzz ARGS="60
+SEED"` reuses a seed. The exit code is 1 if a response reports a fault, has an undocumented status, or has a body that
+does not match its schema. It is also 1 if a call is accepted or refused contrary to the document.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ _PASSWORD = "correct horse battery"
 _SECONDS = 600
 _SEED_BITS = 64
 _REQUEST_TIMEOUT_S = 300
-"""A call may wait a minute for a statement, and a busy machine may be many times slower."""
+"""A call may wait a minute for its statement, and may take several times as long on a busy machine."""
 _SHOWN_CHARACTERS, _SHOWN_SUMMARY = 20_000, 1_000
 _CHECKS = (
     *("no_fault", "status_code_conformance", "content_type_conformance", "response_schema_conformance"),
@@ -38,7 +38,7 @@ _CHECKS = (
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The outcome of a run. `answers` maps operation and status to the number of such responses."""
+    """The outcome of a run. `answers` contains the number of responses by operation and status."""
 
     code: int
     report: str
@@ -51,7 +51,7 @@ class Run:
 
     @property
     def findings(self) -> str:
-        """The report from the first failure on, without warnings."""
+        """The failures in the report and the end of its summary. If there are no failures, the end of the report."""
         _, _, failures = self.report.partition("= FAILURES =")
         found, _, rest = failures.partition("= WARNINGS =")
         return (
@@ -60,7 +60,7 @@ class Run:
 
 
 async def fuzz(seconds: int | None, *options: str, seed: int) -> Run:
-    """Run as an administrator, either for this many seconds, or for as many calls as `options` specify."""
+    """Fuzz a new server as its administrator. The run takes `seconds`, or makes as many calls as `options` specify."""
     with tempfile.TemporaryDirectory(prefix="queryserver-fuzz-") as directory:
         state = Path(directory) / "data"
         async with (
@@ -96,7 +96,7 @@ async def _log_in(http: httpx.AsyncClient) -> str:
 
 
 async def _known(http: httpx.AsyncClient) -> dict[str, list[Any]]:
-    """Return existing values for each field that refers to something that exists."""
+    """Create objects on the server; return the values of existing objects for each field that refers to one."""
     statement = {"statement": "SELECT 1 AS id, 'blue pen' AS name", "wait": 30}
     operations = [
         (await http.post(f"/api/v1/editor/execute/{dialect}", json=statement)).json()["history_uuid"]
@@ -165,7 +165,7 @@ async def _run(command: Sequence[str], environment: Mapping[str, str], directory
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run with the given duration and seed; print the seed and the report; return the exit code."""
+    """Fuzz for the given duration with the given seed, and print the seed and the report. Returns the exit code."""
     seconds = int(arguments[0]) if arguments else _SECONDS
     seed = int(arguments[1]) if len(arguments) > 1 else random.getrandbits(_SEED_BITS)
     print(f"Seed: {seed}", flush=True)

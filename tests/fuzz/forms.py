@@ -1,7 +1,7 @@
-"""Checks whether the OpenAPI document allows a form's fields as they are sent.
+"""Checks whether the OpenAPI document allows the fields of a form in the format in which they are sent.
 
-A form contains only strings, so a value that the generator intends to have a wrong type may be sent with exactly the
-bytes of a valid value. A single field `path=a` is an array of one path, not a string. In a JSON object, too, the server
+A form contains only strings. Therefore a value to which the generator gives a wrong type may be sent as exactly the
+bytes of a valid value. For example, a single field `path=a` is an array of one path. In JSON objects, too, the server
 accepts a string as an array of one string. The document does not state this, because client generators would create a
 class for each alternative of `anyOf`.
 """
@@ -23,8 +23,8 @@ _FORM, _PARTS, _JSON = "application/x-www-form-urlencoded", "multipart/form-data
 
 
 def is_allowed_as_sent(body: bytes, content_type: str, schema: Mapping[str, Any], components: Any) -> bool:
-    """Return whether the document allows the body. `schema` describes an object and may refer to the document's
-    `components`.
+    """Return whether the document allows the request body. `schema` is the schema of an object, and may refer to the
+    document's `components`.
 
     Returns False for files, for text that is not valid UTF-8, and for bodies that are neither a form nor JSON.
     """
@@ -42,7 +42,7 @@ def is_allowed_as_sent(body: bytes, content_type: str, schema: Mapping[str, Any]
 
 
 def _with_arrays(value: Any, properties: Mapping[str, Any], components: Any) -> Any:
-    """Return the object with each string wrapped in an array where the schema requires an array."""
+    """Wrap each string in an array if the schema of its field requires an array."""
     if not isinstance(value, dict):
         return value
     arrays = {name for name, one in properties.items() if _target(one, components).get("type") == "array"}
@@ -50,7 +50,9 @@ def _with_arrays(value: Any, properties: Mapping[str, Any], components: Any) -> 
 
 
 def _sent(body: bytes, content_type: str) -> Mapping[str, list[str]] | None:
-    """Return the values of each field, in order, as strings; None if the body cannot be parsed."""
+    """Return the values of each field, in order, as strings. Returns None if the body contains a file or is not a
+    form.
+    """
     texts: defaultdict[str, list[str]] = defaultdict(list)
     kind = content_type.partition(";")[0].strip().lower()
     if kind == _FORM:
@@ -70,7 +72,9 @@ def _sent(body: bytes, content_type: str) -> Mapping[str, list[str]] | None:
 
 
 def _meant(texts: list[str], schema: Mapping[str, Any], components: Any) -> Any:
-    """Return the value of a field: all strings of an array field, and otherwise the last string."""
+    """Return the value of a field. If the schema requires an array, this is a list of all strings; otherwise it is the
+    last string, converted to a type that the schema allows.
+    """
     if _target(schema, components).get("type") == "array":
         return texts
     return next((value for value in _readings(texts[-1]) if _fits(schema, components, value)), texts[-1])

@@ -1,4 +1,6 @@
-"""Configures schemathesis for this service. Schemathesis loads this file because of SCHEMATHESIS_HOOKS."""
+"""Configures schemathesis for this service. Schemathesis loads this file, which the variable SCHEMATHESIS_HOOKS
+names.
+"""
 
 import json
 import os
@@ -15,24 +17,26 @@ from tests.fuzz.forms import is_allowed_as_sent
 TOKEN = "QUERYSERVER_FUZZ_TOKEN"
 """Environment variable that contains the administrator's access token."""
 KNOWN = "QUERYSERVER_FUZZ_KNOWN"
-"""Environment variable that contains existing values as JSON, keyed by the names of the fields that accept them."""
+"""Environment variable that contains existing values as JSON. The keys are the names of the fields that accept them."""
 ANSWERED = "QUERYSERVER_FUZZ_ANSWERED"
-"""Environment variable with the path of a file that receives a line with operation and status for each response."""
+"""Environment variable that contains the path of a file. A line with operation and status is appended to it for each
+response.
+"""
 
 _choices = random.Random(7)
-# Cases into which existing values of this server were inserted; their types may differ from the document's.
+# Cases into which this server's existing values were inserted. The document may require values of another type.
 _known_were_put = deque[Case](maxlen=1000)
-# The required fields of this call depend on its bearer token, and this run sends no token with it.
+# The bearer token determines the required fields of this call, but this run sends no token with it.
 _WITH_THE_BEARER = {"POST /api/v1/token/revoke"}
 _GONE = 410
 _FINE = {"catalog_unavailable", "engine_unavailable", "key_server_unavailable"}
 
 
-# A revoke call without a body would revoke its own bearer token and leave the run without credentials, so no token is
-# sent with this call.
+# A revoke call without a body would revoke the token with which it is sent, and the run would have no credentials.
+# Therefore this call has no token.
 @schemathesis.auth().skip_for(path="/api/v1/token/revoke")
 class Bearer:
-    """Adds the administrator's token to every call except revoke."""
+    """Adds the administrator's token to all calls except revoke."""
 
     def get(self, case: Case, context: AuthContext) -> str:
         del case, context
@@ -45,12 +49,12 @@ class Bearer:
 
 @schemathesis.hook
 def before_call(context: HookContext, case: Case, kwargs: dict[str, Any]) -> None:
-    """In every other valid call, replace invented names with existing ones; otherwise nearly all calls would return
-    404.
+    """In valid calls, replace about half of all invented names with existing ones. Otherwise nearly all calls would
+    return 404.
     """
     del context, kwargs
     if case.meta is not None and case.meta.generation.mode.is_negative:
-        return  # inserting values that match the document could make the call valid
+        return  # an existing value could make the call valid
     known = json.loads(os.environ[KNOWN])
     for place in (case.path_parameters, case.query, case.body):
         if isinstance(place, dict):
@@ -62,13 +66,15 @@ def before_call(context: HookContext, case: Case, kwargs: dict[str, Any]) -> Non
 
 @schemathesis.hook
 def after_call(context: HookContext, case: Case, response: Response) -> None:
-    """Record operation and status of the response, because a run whose calls are all refused would find nothing."""
+    """Record the operation and status of each response, so that a run in which all calls are refused is not considered
+    successful.
+    """
     del context
     with Path(os.environ[ANSWERED]).open("a") as answered:
         answered.write(f"{case.operation.label}\t{response.status_code}\n")
 
 
-# Reasons for refusal that request schemas cannot express. A call refused for one of them may still be valid; the
+# Reasons for refusals that request schemas cannot express, so even a call that the schema allows may be refused. The
 # operations' descriptions state the reasons.
 _ABOUT_WHAT_EXISTS = {
     "ambiguous_name", "connector_not_found", "decompression_failed", "encoding_error", "file_empty", "file_not_found",
@@ -78,30 +84,30 @@ _ABOUT_WHAT_EXISTS = {
     "unknown_setting", "unsupported_format", "validation_failed",
 }  # fmt: skip
 _ABOUT_TWO_FIELDS = {
-    "conflicting_parameters",  # two forms of the same parameter in one call
-    "idempotency_conflict",  # the key was used for a different call
+    "conflicting_parameters",  # two forms of the same parameter in a call
+    "idempotency_conflict",  # the key was already used for a different call
     "invalid_columns",  # depends on the types of the chosen dialect
     "invalid_name",  # limits count UTF-8 bytes and apply only to the last name of a path
     "invalid_path",  # limits count UTF-8 bytes; encodings may be nested
     "invalid_username",  # letters of all scripts are allowed
 }
 _BEYOND_SCHEMAS = (
-    # A rule for all strings, stated in the guide; a pattern in each of 600 fields would add no information.
+    # A rule for all strings, which the guide states once. A pattern in each of 600 fields would add no information.
     "U+0000", "an unescaped control character", "is not valid UTF-8",
-    # `contentMediaType` and `contentSchema` are annotations; they do not validate the JSON text in a form field.
+    # `contentMediaType` and `contentSchema` are annotations, which do not validate the JSON string in a form field.
     "is not valid: The JSON text does not parse", "must be a JSON",
     # OpenAPI cannot express that one query parameter requires another.
     "has_header is required", "sql_dialect is required", "compression is only supported for the format arrow",
     "begin must not be above end", "begin and end must enclose",
-    # A schedule's kind, and whether it is new, determines which fields are required; addresses and connectors must
+    # A schedule's kind, and whether it is new, determine which fields are required. Addresses and connectors must
     # exist.
     "schedule", "notify", "connectors: unknown connector", "connectors: a token with the scope",
     "sources: unknown source", "offset must be below",
-    # An operation has only those statements of the script that were started.
+    # A script's operation has only the statements that were started.
     "statement_id: this operation has",
     # Schemas cannot express which characters an encoding can represent.
     "contents cannot be encoded as",
-    # The statement determines which values are required; the connector determines which settings it accepts.
+    # The statement determines which values are required. The connector determines which settings it accepts.
     "parameters: ", "parameter_rows: ", "settings: ", "statement: ", "scopes: ",
     "operationId is required", "statement is required", "session.type is required",
     # Schemas cannot express these grammars: date formats, escape sequences, printable text in all scripts, modes.
@@ -111,22 +117,25 @@ _BEYOND_SCHEMAS = (
     "sources must contain no blank names", "columns", "null_words",
     # The level of the path determines which operations are available.
     "operation must be schema", "operation: ", "The path must end with the name of a function",
-    # The body of an upload is a stream that contains other fields followed by one file.
+    # An upload's body is read as a stream, in which the other fields precede the only file.
     "An upload must be multipart/form-data", "A file is required",
 )  # fmt: skip
 
 
 @schemathesis.check
 def invalid_is_refused(context: CheckContext, response: Response, case: Case) -> None:
-    """Check that the server refuses a call that the document forbids."""
+    """Check that the server refuses calls that the document forbids."""
     if not (_is_special(case) or _is_allowed_as_sent(response, case)):
         negative_data_rejection(context, response, case)
 
 
 @schemathesis.check
 def valid_is_accepted(context: CheckContext, response: Response, case: Case) -> None:
-    """Check that a call that the document allows succeeds, or is refused for a reason that schemas cannot express."""
-    # A body with alternative types is not marked as required, because a client generator produces broken code for it.
+    """Check that the server accepts calls that the document allows, unless it refuses them for a reason that schemas
+    cannot express.
+    """
+    # The document does not mark a body with alternative types as required, because a client generator produces broken
+    # code for required ones.
     has_none = case.method == "POST" and not response.request.body
     if not (has_none or _is_special(case) or _is_beyond_schemas(response)):
         positive_data_acceptance(context, response, case)
@@ -137,7 +146,9 @@ def _is_special(case: Case) -> bool:
 
 
 def _is_allowed_as_sent(response: Response, case: Case) -> bool:
-    """Return whether only a form is invalid as generated, although its bytes are those of an allowed form."""
+    """Return whether a generated form is invalid only because of its types, and is sent as the bytes of an allowed
+    form.
+    """
     places = case.meta.components if case.meta is not None else {}
     body, media = response.request.body, case.media_type
     if (
@@ -164,7 +175,7 @@ def _is_beyond_schemas(response: Response) -> bool:
 
 @schemathesis.check
 def no_fault(context: CheckContext, response: Response, case: Case) -> None:
-    """Check that the response is not a 5xx, except for a declared 501, or a 503 that an external system causes."""
+    """Check that the response is not a 5xx. A documented 501 and a 503 that an external system causes are allowed."""
     del context
     status = response.status_code
     if status < 500:

@@ -1,4 +1,6 @@
-"""Forms are judged by their bytes: one field counts as an array of one; all other deviations are forbidden."""
+"""Forms are validated by their bytes: a single field counts as an array of one value, and all other deviations are
+forbidden.
+"""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Runs of `make fuzz` with fixed seeds: document and server agree about requests and responses.
+"""Runs `make fuzz` with fixed seeds: the document and the server agree about requests and responses.
 
 Seeds and numbers of calls are fixed, so that a run makes the same calls on any machine and its findings are
 reproducible. `make fuzz` itself uses a new seed each time, and a duration instead of a number of calls.
@@ -14,13 +14,13 @@ from tests.fuzz.__main__ import fuzz
 
 PATHS: dict[str, Any] = json.loads(TARGET.read_text(encoding="utf-8"))["paths"]
 READ_BY_THE_RUN = {"GET /api/v1/openapi.json"}
-"""The run itself uses this call to read the document; it may also test the call."""
+"""The run itself reads the document with this call, so it may or may not also test the call."""
 RUNS = {
     r"^/api/v1/storage/": 66920036706526481991582396392002703071,
     r"^/api/v1/(editor|query)/": 2,
     r"^(?!/api/v1/(storage|editor|query)/)": 3,
 }
-"""Maps each path pattern to the seed of its run."""
+"""The seed of each run, by the pattern of the paths that the run calls."""
 EXAMPLES = 4
 ENOUGH = 0.25
 
@@ -43,4 +43,4 @@ async def test_exactly_the_documented_calls_succeed_with_documented_responses(pa
     assert run.code == 0, run.findings
     called = {operation for operation, _ in run.answers}
     assert called - READ_BY_THE_RUN == operations(pattern) - READ_BY_THE_RUN
-    assert len(run.served) > ENOUGH * len(called), run.answers  # a run whose calls are mostly refused proves little
+    assert len(run.served) > ENOUGH * len(called), run.answers  # a run in which most calls are refused proves little

@@ -1,7 +1,8 @@
-"""A hostile user with a valid login, who also opens connections that require no login. All attacks run in parallel.
+"""A hostile user, who has a valid login but also opens connections that require none. All attacks run in parallel.
 
-Runs as a separate process, so that its resource usage is not attributed to the server or the other users: `python -m
-tests.hostile.attacks BASE_URL TOKEN VICTIM SECONDS [ATTACK ...]`. At the end it prints the responses to the attacks.
+The attacks run in a separate process, so that their resource usage is not attributed to the server or to other users:
+`python -m tests.hostile.attacks BASE_URL TOKEN VICTIM SECONDS [ATTACK ...]`. At the end, this program prints the number
+of responses by attack and outcome.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 ADDRESS = "127.0.0.1"
-"""The loopback address of the attacks; the other users call from a different address."""
+"""The loopback address of the attacks. The other users call from a different address."""
 _MIB = 1024 * 1024
 _PAUSE_S = 0.2
 _HOME = "/user/hostile"
@@ -31,7 +32,7 @@ _FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 
 @dataclass
 class Hostile:
-    """The hostile user, and counts of the server's responses by attack and outcome."""
+    """The hostile user, and the number of server responses by attack and outcome."""
 
     base_url: str
     token: str
@@ -41,7 +42,7 @@ class Hostile:
 
     @property
     def goes_on(self) -> bool:
-        """Whether the attacks have time for another round."""
+        """Whether there is time for another round of attacks."""
         return time.monotonic() < self.ends_at
 
     def http(self, address: str = ADDRESS) -> httpx.AsyncClient:
@@ -58,19 +59,19 @@ Attack = Callable[[Hostile, httpx.AsyncClient], Awaitable[str]]
 
 
 def outcome(answer: httpx.Response) -> str:
-    """Return a response's status, followed by its code if it has one."""
+    """Return the HTTP status of a response, followed by the code or statement state if there is one."""
     if not answer.headers.get("content-type", "").startswith("application/json") or len(answer.content) > _MIB:
         return str(answer.status_code)
     body = answer.json()
     status = body.get("query_status") or {}
     code = body.get("code") or status.get("code") or status.get("state") or ""
-    # For engine errors, only the message shows whether the engine refused the statement for the intended reason.
+    # An engine error has the same code for every reason, so the message is added.
     text = f" ({body.get('message', '')[:80]})" if code == "engine_error" else ""
     return f"{answer.status_code} {code}{text}".strip()
 
 
 def statement(dialect: str, *texts: str) -> Attack:
-    """Return an attack that runs each statement, fetches a page and closes the statement."""
+    """Return an attack that runs each statement, fetches a page of its result and closes it."""
 
     async def attack(_: Hostile, http: httpx.AsyncClient) -> str:
         last = ""
@@ -88,20 +89,20 @@ def statement(dialect: str, *texts: str) -> Attack:
 
 
 async def long_comments(_: Hostile, http: httpx.AsyncClient) -> str:
-    """Submit long statements that are never closed, to fill the service's storage."""
+    """Submit a long statement that is never closed, to fill the service's storage."""
     body = b"statement=/*%d+" % random.getrandbits(64) + _noise() + b"*/+SELECT+1"
     return outcome(await http.post("editor/execute/sqlite", content=body, headers=_FORM))
 
 
 async def brackets(_: Hostile, http: httpx.AsyncClient) -> str:
-    """Send eight concurrent statements that take the formatter a long time to parse."""
+    """Send eight concurrent format calls with a statement that takes long to parse."""
     body = b"statements=" + b"(" * 400_000
     calls = (http.post("editor/format", content=body, headers=_FORM) for _ in range(8))
     return outcome((await asyncio.gather(*calls))[0])
 
 
 async def wide_parquet(_: Hostile, http: httpx.AsyncClient) -> str:
-    """Preview a Parquet file with 20,000 columns."""
+    """Upload and preview a Parquet file with 20,000 columns."""
     uploaded = await _upload(http, "wide.parquet", _wide_file())
     if uploaded.status_code != 200:
         return outcome(uploaded)
@@ -115,14 +116,14 @@ async def uploads(_: Hostile, http: httpx.AsyncClient) -> str:
 
 
 async def passwords(hostile: Hostile, _: httpx.AsyncClient) -> str:
-    """Try a wrong password for a known user from one of several addresses."""
+    """Try to log in as a known user with a wrong password, from one of several addresses."""
     async with hostile.http(f"127.0.0.{random.randint(10, 14)}") as http:
         body = {"username": hostile.victim, "password": f"wrong-{random.random()}"}
         return outcome(await http.post("token/auth", data=body))
 
 
 async def unread_pages(hostile: Hostile, http: httpx.AsyncClient) -> str:
-    """Request pages of 8 MiB, and do not read the responses."""
+    """Request pages of 8 MB without reading the responses."""
     text = "SELECT repeat('x', 1000000) AS c FROM range(8)"
     answer = await http.post("editor/execute/duckdb", data={"statement": text, "wait": "10"})
     operation = answer.json().get("history_uuid", "")
@@ -147,7 +148,7 @@ async def unread_pages(hostile: Hostile, http: httpx.AsyncClient) -> str:
 
 
 async def idle_connections(hostile: Hostile, _: httpx.AsyncClient) -> str:
-    """Open hundreds of connections. Half of them stay silent; the others send a header a few bytes at a time."""
+    """Open 300 connections. Half of them send a header one byte at a time, and the others send nothing."""
     writers = [await _connected(hostile) for _ in range(300)]
     try:
         for writer in writers[::2]:
@@ -164,7 +165,7 @@ async def idle_connections(hostile: Hostile, _: httpx.AsyncClient) -> str:
 
 
 async def slow_bodies(hostile: Hostile, _: httpx.AsyncClient) -> str:
-    """Send large bodies that are never completed to the login call."""
+    """Send large request bodies to the login call without completing them."""
     writers = [await _connected(hostile) for _ in range(30)]
     try:
         for writer in writers:
@@ -243,7 +244,7 @@ async def rounds(name: str, attack: Attack, hostile: Hostile) -> None:
         try:
             async with hostile.http() as http:
                 while hostile.goes_on:
-                    # A round to which the server does not respond is aborted when the time is up.
+                    # An attack to which the server does not respond is aborted when the time is up.
                     async with asyncio.timeout_at(asyncio.get_running_loop().time() + _left(hostile)):
                         result = await attack(hostile, http)
                     hostile.outcomes[f"{name}: {result}"] += 1
@@ -298,5 +299,5 @@ async def _main(base_url: str, token: str, victim: str, seconds: float, names: S
 
 
 if __name__ == "__main__":
-    os.nice(5)  # a lower priority simulates another machine
+    os.nice(5)  # a lower priority, as if the attacks ran on another machine
     asyncio.run(_main(sys.argv[1], sys.argv[2], sys.argv[3], float(sys.argv[4]), sys.argv[5:] or list(ATTACKS)))

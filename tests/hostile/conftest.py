@@ -1,4 +1,6 @@
-"""Tests with hostile users. The files listed below take seconds; all others take minutes and are marked slow."""
+"""Tests with hostile users. Tests in the files listed below take seconds; all others take minutes and are marked
+slow.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Ten ordinary users at work while one hostile user runs all attacks in `attacks.py` in parallel."""
+"""Ten ordinary users work while one hostile user runs all attacks in `attacks.py` in parallel."""
 
 import asyncio
 import json
@@ -49,36 +49,40 @@ _STATEMENTS = {
 
 @dataclass
 class Report:
-    """The latencies and failures of the ordinary users' calls, and the server's resource usage."""
+    """The response times and failures of the ordinary users' calls, and the server's memory usage."""
 
     errors: list[str] = field(default_factory=list)
     """Descriptions of the failures that an ordinary user saw."""
     lost: int = 0
-    """Responses lost with the process of the DuckDB file, which the hostile user shares, fills and crashes."""
+    """Responses lost because the DuckDB file's process exited. The hostile user shares this file, fills it and crashes
+    its process.
+    """
     calls: int = 0
     check_status_ms: list[float] = field(default_factory=list)
     pages_ms: list[float] = field(default_factory=list)
     idle_mib: float = 0.0
     peak_mib: float = 0.0
     peak_with_helpers_mib: float = 0.0
-    """Includes the child processes of the server, except for PostgreSQL's."""
+    """Peak memory including the server's child processes, except for those of PostgreSQL."""
     afterward_mib: float = 0.0
     outcomes: Mapping[str, int] = field(default_factory=dict)
-    """Number of responses by attack and outcome."""
+    """The number of responses to the attacks by attack and outcome."""
     log: str = ""
 
     def quantile_ms(self, share: float, *, of: str) -> float:
-        """Return a quantile of `check_status_ms` or `pages_ms`."""
+        """Return the quantile `share` of `check_status_ms` or `pages_ms`."""
         times = sorted(getattr(self, of))
         return times[min(int(len(times) * share), len(times) - 1)] if times else float("inf")
 
 
 async def run(folder: Path, *, attacked_s: float, afterward_s: float, only: Sequence[str] = ()) -> Report:
-    """Run the whole scenario on a separate embedded server. `only` selects attacks, for measuring the cost of each."""
+    """Run the whole scenario on a new embedded server. `only` selects attacks, so that the cost of each can be
+    measured.
+    """
     settings = {
         "QUERYSERVER__DESKTOP__SECRET_KEY": _SECRET_KEY,
         "QUERYSERVER_ADMIN_PASSWORD": _PASSWORD,
-        # A tenth of the default, so that two minutes have the effect of a longer period.
+        # Both timeouts are shorter than their defaults, so that two minutes have the effect of a longer period.
         "QUERYSERVER__DESKTOP__REQUEST_HEAD_TIMEOUT_S": "5",
         "QUERYSERVER__DESKTOP__RESPONSE_STALL_TIMEOUT_S": "30",
     }
@@ -128,11 +132,11 @@ class _Ordinary:
         self._report = report
 
     async def work(self) -> None:
-        """Work until the time is up."""
+        """Submit statements and browse until the time is up."""
         turn = self._number
         await asyncio.sleep(self._number * _PAUSE_S / USERS)
         while time.monotonic() < self._ends_at:
-            # A broken connection counts as an error; the user then continues on a new connection.
+            # A broken connection counts as an error. The user then continues on a new connection.
             try:
                 async with Client(self._server.base_url, self._token, local_address=_ADDRESS) as client:
                     while time.monotonic() < self._ends_at:

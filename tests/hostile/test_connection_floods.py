@@ -1,4 +1,6 @@
-"""Thousands of connections to a server process: the server closes them, and other clients' calls still work."""
+"""Clients open thousands of connections to a server process. The server closes them, and calls of other clients still
+work.
+"""
 
 import asyncio
 import resource
@@ -20,7 +22,9 @@ _MIB = 1024 * 1024
 
 
 class Silent(asyncio.Protocol):
-    """A connection that sends only what the test writes, and records that it was closed."""
+    """A connection that sends only what the test writes. It records the received bytes, and adds itself to `ended` when
+    it is closed.
+    """
 
     def __init__(self, ended: set[asyncio.Protocol]) -> None:
         self.received = b""
@@ -36,7 +40,7 @@ class Silent(asyncio.Protocol):
 
 @pytest.fixture
 def many() -> Iterator[int]:
-    """Raise this process's limit on open files; yield the number of connections that it allows."""
+    """The number of connections that this process may open, after its limit on open files has been raised."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = MANY + _OTHER_DESCRIPTORS
     allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
@@ -49,8 +53,9 @@ def many() -> Iterator[int]:
 
 @asynccontextmanager
 async def flooded(server: ServerProcess, number: int) -> AsyncIterator[tuple[list[Silent], set[asyncio.Protocol]]]:
-    """Open this many connections; yield them, and the set of those that have been closed. Every second connection sends
-    a header a few bytes at a time.
+    """Open `number` connections. Yield them, and the set of connections that have been closed.
+
+    Every second connection sends a header one byte at a time.
     """
     host, _, port = server.base_url.removeprefix("http://").partition(":")
     ended: set[asyncio.Protocol] = set()
@@ -106,7 +111,8 @@ async def test_thousands_of_connections_from_one_address_leave_room_for_others(
                 while len(ended) < len(connections):
                     assert await is_served(server, "127.0.0.2")
                     await asyncio.sleep(0.2)
-            # Connections above the limit were refused; those below it that sent slowly received a 408 response.
+            # The server refused connections above its limit. Accepted connections that sent slowly received a 408
+            # response.
             received = b"".join(one.received for one in connections)
             assert b"HTTP/1.1 408" in received
             assert b"HTTP/1.1 429" in received

@@ -1,4 +1,4 @@
-"""Clients that misuse connections, for which no login is required."""
+"""Unauthenticated clients that misuse connections."""
 
 import asyncio
 import gc
@@ -36,7 +36,7 @@ from queryserver.platform.networks import LOOPBACK
 MIB = 1024 * 1024
 HEAD = b"GET / HTTP/1.1\r\nHost: test\r\n"
 REQUEST = HEAD + b"\r\n"
-# Longer than any deadline that a test waits for, so that a test that hangs fails.
+# Longer than any timeout that a test waits for. A test that hangs fails after this time.
 ENDS_WITHIN_S = 60
 SHORT_S = 0.6
 LONG_S = 600.0
@@ -44,7 +44,7 @@ LONG_S = 600.0
 
 @dataclass
 class Application:
-    """An application that responds immediately or when the test decides, and that counts calls."""
+    """An application that counts calls. It responds at once or when a test sets `go_on`, depending on the path."""
 
     calls: int = 0
     heads: list[Any] = field(default_factory=list)
@@ -92,13 +92,13 @@ class LocalServer:
                 await writer.wait_closed()
 
     def count(self, name: str, **labels: str) -> float:
-        """Return the value of a connection metric."""
+        """Return the value of a metric of connections."""
         return self.registry.get_sample_value(f"queryserver_http_connections{name}", labels) or 0
 
 
 @asynccontextmanager
 async def served(*, certificate: tuple[Path, ...] = (), **changes: Any) -> AsyncIterator[LocalServer]:
-    """Start a server whose limits are generous, except for those in `changes`."""
+    """Start a server with generous limits, except for those in `changes`."""
     bounds: dict[str, Any] = {
         "request_head_s": LONG_S,
         "response_stall_s": LONG_S,
@@ -133,7 +133,7 @@ async def served(*, certificate: tuple[Path, ...] = (), **changes: Any) -> Async
 
 
 async def run_to_completion(reader: asyncio.StreamReader) -> bytes:
-    """Read until the server closes or resets the connection; return all bytes."""
+    """Read until the server closes or resets the connection; return all received bytes."""
     received = bytearray()
     async with asyncio.timeout(ENDS_WITHIN_S):
         try:
@@ -172,7 +172,7 @@ async def answer(reader: asyncio.StreamReader) -> bytes:
 
 
 def refusal(received: bytes) -> tuple[int, str]:
-    """Return the status and code of a response that the connection guard sent."""
+    """Return the status and code of a response with which the server refused the connection."""
     head, _, body = received.partition(b"\r\n\r\n")
     assert b"connection: close" in head.lower()
     return int(head[9:12]), json.loads(body)["code"]
@@ -351,7 +351,7 @@ class TestNumbers:
             await until_open(server, 1)
             refused = [await stack.enter_async_context(server.connection()) for _ in range(200)]
             received = await asyncio.gather(*(run_to_completion(reader) for reader, _ in refused))
-            # In a flood, some connections are closed without a response.
+            # During a flood, the server closes some connections without a response.
             assert b"" in received
             assert server.count("") == 1
 
@@ -385,7 +385,7 @@ class TestNumbers:
             assert (refused.status_code, refused.json()["code"]) == (429, "too_many_connections")
             assert "retry-after" in refused.headers
             assert (await http.get("/", headers={"x-forwarded-for": "192.0.2.8"})).status_code == 200
-            # Without a forwarded address, the call is the proxy's own health check.
+            # The proxy's own health checks have no forwarded address, and are not counted.
             assert (await http.get("/")).status_code == 200
             app.go_on.set()
             assert {one.status_code for one in await asyncio.gather(*waiting)} == {200}
@@ -395,7 +395,7 @@ class TestNumbers:
 class TestSlowReaders:
     async def test_client_that_does_not_read_is_disconnected(self):
         async with served(response_stall_s=SHORT_S) as server, server.connection() as (_, writer):
-            # A stream reader would read ahead; this client must not read at all.
+            # The client must not read at all, but a stream reader would read ahead.
             writer.transport.pause_reading()
             writer.write(REQUEST.replace(b"/ ", b"/large ", 1))
             await eventually(lambda: server.count("_cut_total", reason="stalled") == 1)
@@ -408,7 +408,7 @@ class TestSlowReaders:
 
     async def test_total_unread_responses_are_limited(self):
         async with served(unsent_bytes=20 * MIB) as server, AsyncExitStack() as stack:
-            # 400 MiB of responses, all of which would wait in memory if there were no limit.
+            # Without a limit, all 400 MiB of responses would wait in memory.
             for _ in range(50):
                 _, writer = await stack.enter_async_context(server.connection())
                 writer.transport.pause_reading()
@@ -420,7 +420,7 @@ class TestSlowReaders:
 
 
 class Unsent:
-    """A connection to which `written` bytes were written, of which the client has not read `unsent`."""
+    """A connection to which `written` bytes have been written. The client has not read `unsent` of them."""
 
     def __init__(self, written: int, unsent: int) -> None:
         self.cuts: list[DisconnectReason] = []
@@ -468,7 +468,10 @@ async def test_reset_connection_leaves_nothing_behind():
 
 
 def asking(port: int, tls: ssl.SSLContext, headers: bytes = b"") -> ssl.SSLSocket:
-    """Connect a client that requests a large response and reads nothing. A stream reader would read ahead below TLS."""
+    """Return a TLS client that has requested a large response and reads nothing of it.
+
+    It is a plain socket, because a stream reader would read ahead below TLS.
+    """
     plain = socket.socket()
     plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 * 1024)
     plain.settimeout(ENDS_WITHIN_S)
@@ -479,7 +482,7 @@ def asking(port: int, tls: ssl.SSLContext, headers: bytes = b"") -> ssl.SSLSocke
 
 
 def taken(client: ssl.SSLSocket) -> int:
-    """Read until the connection ends; return the number of bytes."""
+    """Read until the connection ends; return the number of received bytes."""
     size = 0
     with suppress(OSError):
         while piece := client.recv(65536):
@@ -489,7 +492,7 @@ def taken(client: ssl.SSLSocket) -> int:
 
 @pytest.fixture(scope="module")
 def authority() -> Authority:
-    """The authority that signs the server's certificate."""
+    """The certificate authority that signs the server's certificate."""
     return Authority()
 
 
@@ -501,7 +504,7 @@ def certificate(authority: Authority, tmp_path: Path) -> tuple[Path, Path]:
 
 @pytest.fixture
 def trusting(authority: Authority) -> ssl.SSLContext:
-    """A TLS context for clients that trust the authority."""
+    """A TLS context for clients that trust the certificate authority."""
     return ssl.create_default_context(cadata=authority.certificate)
 
 

@@ -1,4 +1,4 @@
-"""Attacks on the server's disks: an endless stream of long statements, and files on an almost full disk."""
+"""Attacks on the server's disks: an endless series of long statements, and files on an almost full disk."""
 
 import errno
 import io
@@ -39,7 +39,7 @@ FULL = (429, -1, "quota_exceeded")
 
 
 class Usage(NamedTuple):
-    """Total and free bytes of a disk, like the result of `shutil.disk_usage`."""
+    """The total and free bytes of a disk, with the names that `shutil.disk_usage` uses."""
 
     total: int
     free: int
@@ -47,7 +47,7 @@ class Usage(NamedTuple):
 
 @pytest.fixture
 async def api(tmp_path: Path, database_dsn: str) -> AsyncIterator[Api]:
-    """An application with small quotas for the text of statements."""
+    """An application with small quotas for statement text."""
     async with opened(tmp_path, database_dsn, statement_text_max_bytes_per_user=MIB) as api:
         yield api
 
@@ -61,19 +61,19 @@ async def opened(
 
 
 def comment(size_bytes: int) -> str:
-    """Return a comment that no database can compress much."""
+    """Return a comment of random digits, which databases cannot compress well."""
     return f"/* {secrets.token_hex(size_bytes // 2)} */"
 
 
 async def stored_bytes(api: Api) -> int:
-    """Return the size of the tables that store statement text, including space that deleted rows still occupy."""
+    """Return the size of the tables that store statement text, including the space of deleted rows."""
     await api.database.execute("vacuum statements")
     size = "select pg_total_relation_size('statements') + pg_total_relation_size('scripts')"
     return await api.database.value(size)
 
 
 async def a_day_passes(api: Api) -> None:
-    """Simulate that 25 hours pass: backdate the ends of statements and the expiry of results, then clean up."""
+    """Simulate that 25 hours have passed: move the ends of statements and the expiry of results back, then clean up."""
     await api.database.execute(
         "update statements set ended_at = ended_at - interval '25 h', expires_at = expires_at - interval '25 h'"
     )
@@ -104,7 +104,7 @@ class TestTexts:
         # SQLite names the column after the text of the expression, including the comment.
         body = await ana.run("sqlite", f"select 1 {comment(800 * KIB)}")
         assert body["status"] == 0
-        # Includes the first pages of each index; a second copy of the text would make it 1.6 MiB.
+        # The size includes the first pages of each index. A second copy of the text would increase it to 1.6 MiB.
         assert await stored_bytes(api) < before + MIB + MIB // 4
         (column,) = (await ana.page(body["history_uuid"]))["meta"]
         assert column["name"].startswith("1 /* ")
@@ -189,7 +189,7 @@ class TestTexts:
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """The application, and the directory that serves as its local root."""
+    """An application, and the directory that serves as its local root."""
 
     api: Api
     root: Path
@@ -201,7 +201,9 @@ class Files:
 
 @asynccontextmanager
 async def files_on(directory: Path, database_dsn: str, *, is_full: bool = False, **filebrowser: Any):
-    """Open an application with a local root. If `is_full` is set, the free space on its disk is below the reserve."""
+    """Open an application with a local root. If `is_full` is set, its disk has less free space than the reserve
+    requires.
+    """
     desktop = {"min_free_bytes": 2**60} if is_full else {"min_free_bytes": 0, "min_free_percent": 0}
     settings = storage_settings(directory, database_dsn, desktop=desktop, **filebrowser)
     async with open_api(settings) as api:
@@ -317,7 +319,7 @@ class TestFloor:
             taken = sum(file.stat().st_size for file in (tmp_path / "shared").iterdir())
             return Usage(100 * MIB, 10 * MIB - taken)
 
-        # The clock is stopped, so disk usage is not measured again automatically.
+        # The clock stands still, so the disk usage is never measured again.
         floor = DiskFloor(min_bytes=5 * MIB, usage=usage, clock=lambda: 0.0)
         file_system = LocalFileSystem(tmp_path, floor=floor)
         storage = file_system.as_user(StorageUser("ana"))
@@ -383,7 +385,7 @@ class TestShareOfTheLocalRoot:
         await ana.set_permissions("shared/mine/file", 0)
         await ana.set_permissions("shared/mine", 0)
         await ana.mkdir("shared/closed", permissions=0)
-        # The service may run as root here, which can read every file, so the test checks the modes.
+        # The service may run as root here. Because root can read every file, the test checks the modes instead.
         modes = [(tmp_path / path).stat().st_mode & 0o777 for path in ("shared/mine/file", "shared/mine")]
         assert modes == [0o400, 0o500]
         assert (tmp_path / "shared/closed").stat().st_mode & 0o777 == 0o500
@@ -422,7 +424,7 @@ class TestShareOfTheLocalRoot:
         with ThreadPoolExecutor(1) as threads:
             measuring = threads.submit(quotas.remaining, ana)
             assert entered.wait(60)
-            # Data written during a measurement is added to its outcome, so that it needs no new measurement.
+            # Data that is written during a measurement is added to the measured usage, so no new measurement is needed.
             quotas.take(ana, 200)
             may_go_on.set()
             assert measuring.result(60) == 500

@@ -1,4 +1,4 @@
-"""Crashes of an engine process, which must not affect the rest of the server (Contract editor 3.5)."""
+"""An engine process crashes, which must not affect the server's other work (Contract editor 3.5)."""
 
 import asyncio
 import itertools
@@ -39,7 +39,7 @@ CRASH = "SELECT \"=\"({'a': 1}, 5)"
 STABLE = {"engine_error", "engine_memory_exceeded", "engine_process_lost", "cell_too_large", "row_too_large"}
 _KILLS = 50
 _BEFORE_A_CANCEL_S = 5
-"""Seconds after which statements that would be planned for minutes are canceled."""
+"""Statements that would be planned for minutes are canceled after this many seconds."""
 
 
 def _doubled(times: int) -> str:
@@ -86,7 +86,7 @@ ATTACKS: dict[str, str | list[str]] = {
 async def engines(
     tmp_path: Path, engine_processes: EngineProcessList
 ) -> AsyncGenerator[tuple[DuckdbEngine, DuckdbEngine]]:
-    """The attacked engine, and an engine for another file of the same server."""
+    """The attacked engine, and an engine of the same server for another file."""
     processes = duckdb_processes()
     pair = tuple(DuckdbEngine(path=f"{name}.duckdb", root=tmp_path, processes=processes) for name in ("one", "two"))
     yield pair[0], pair[1]
@@ -96,7 +96,7 @@ async def engines(
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """Return whether the process exists and is not a zombie that its parent has not reaped yet."""
+    """Return whether the process exists. A zombie that its parent has not reaped yet counts as exited."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -104,7 +104,7 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 async def outcome(session: EngineSession, sql: str) -> str:
-    """Run a statement; return its error code, `available`, or `canceled` if it had to be canceled."""
+    """Run a statement; return its error code, `available`, or `canceled` if it ran too long and was canceled."""
     async with operation(session, sql) as handle:
         for _ in range(_BEFORE_A_CANCEL_S):
             status = await session.poll(handle, wait_s=1)
@@ -147,7 +147,7 @@ async def test_attack_affects_only_its_own_statement(
         assert (await run(other_session, "SELECT n FROM open_before")).cell == 7
         async with engine.session(BEN, NO_OPTIONS) as ben:
             assert (await run(ben, "SELECT n FROM kept")).cell == 42
-            # Other users' statements still get memory, either in the same process or in a new one.
+            # Statements of other users still get memory, in the same process or in a new one.
             work = "SELECT count(*) FROM (SELECT DISTINCT md5(range::VARCHAR) FROM range(500000))"
             assert (await run(ben, work)).cell == 500_000
     assert psutil.Process().memory_info().rss - before < 200 * MIB
@@ -161,7 +161,7 @@ async def test_idle_session_is_lost_with_its_process_without_delaying_its_user(
     for _ in range(4):
         async with engine.session(BEN, NO_OPTIONS) as idle:
             await run(idle, "CREATE TEMPORARY TABLE gone AS SELECT 1")
-            with suppress(QueryServerError):  # after three crashes ana may open no session
+            with suppress(QueryServerError):  # ana may open no session after three crashes
                 async with engine.session(ANA, NO_OPTIONS) as ana:
                     await outcome(ana, CRASH)
             if await idle.is_alive():
@@ -183,7 +183,7 @@ async def test_cancel_never_reaches_next_statement(
             await session.cancel(handle)
             await session.close(handle)
             assert (await run(session, f"SELECT {number}")).cell == number
-        assert len(engine_processes()) == 1  # no cancel has killed the process
+        assert len(engine_processes()) == 1  # the cancellation has killed no process
 
 
 async def test_abandoned_result_leaves_nothing(
@@ -279,7 +279,7 @@ async def test_users_beyond_in_memory_database_limit_wait_for_a_slot(
     processes = duckdb_processes()
     processes._max_users = 2
     engine = DuckdbEngine(processes=processes)
-    for number in range(1, 5):  # idle processes are evicted
+    for number in range(1, 5):  # idle processes have been evicted
         async with engine.session(User(number, "x"), NO_OPTIONS) as session:
             assert (await run(session, "SELECT 1")).cell == 1
     async with engine.session(User(1, "x"), NO_OPTIONS), engine.session(User(2, "x"), NO_OPTIONS):
@@ -359,7 +359,7 @@ async def test_third_crash_gets_429_for_its_user_only(api: Api) -> None:
 
 
 class _Load:
-    """Users who run statements until enough processes have been killed."""
+    """Users who run statements while engine processes are killed."""
 
     def __init__(self) -> None:
         self.is_over = False
@@ -369,7 +369,7 @@ class _Load:
         self.outcomes = Counter[str]()
 
     async def write(self, caller: Caller) -> None:
-        """Insert one row per statement, and record the outcome that each statement reported."""
+        """Insert one row per statement. Record the outcomes, and which rows were inserted or certainly not sent."""
         while not self.is_over:
             number = next(self.numbers)
             code = await self._done(caller, "duckdb", f"INSERT INTO log VALUES ({number})")
@@ -379,7 +379,7 @@ class _Load:
                 self.never_sent.add(number)
 
     async def read(self, caller: Caller, dialect: str) -> None:
-        """Keep one statement running; each is canceled after 1 s, possibly while its process is stopped."""
+        """Run statements one after another. Each is canceled after 1 s, possibly while its process is stopped."""
         while not self.is_over:
             rows = random.choice((50_000_000, 40_000_000_000))
             await self._done(caller, dialect, f"SELECT sum(range % 11) FROM range({rows})", timeout="1")
@@ -415,7 +415,7 @@ async def _end_one(number: int, api: Api, pids: Callable[[], list[int]]) -> None
 
 
 def _held(api: Api) -> list[EngineProcess]:
-    """Return the engine processes that have a database open."""
+    """Return the running engine processes that hold a database file or belong to a user."""
     engine = api.services.connectors.engine(api._connector("duckdb"))
     assert isinstance(engine, DuckdbEngine)
     pool = engine._connections._processes
@@ -433,7 +433,7 @@ def _at_work(api: Api) -> list[int]:
 async def test_50_kills_under_load_lose_no_row_and_leave_no_orphans(
     api: Api, monkeypatch: pytest.MonkeyPatch, engine_processes: EngineProcessList
 ) -> None:
-    # Users must not be blocked because of crashes in this test.
+    # In this test, crashes must not cause users to be blocked.
     monkeypatch.setattr("queryserver.engines.process.pool._FREE_LOSSES", 1e9)
     users = [await api.user(name) for name in ("ana", "ben", "eva")]
     assert (await users[0].run("duckdb", "CREATE TABLE log (n BIGINT)"))["status"] == 0

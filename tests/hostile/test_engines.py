@@ -1,4 +1,4 @@
-"""Effects of an engine's users on each other, and on the server's CPU, memory and disk."""
+"""How an engine's users affect each other and the server's CPU, memory and disk."""
 
 import asyncio
 import threading
@@ -130,7 +130,7 @@ BEYOND_THE_TYPES = {
 
 
 def opened(directory: Path, *, temporary_max_bytes: int = 1024 * MIB, floor: DiskFloor = NO_FLOOR) -> DuckdbDatabase:
-    """Open a database in this process, with a disk and settings that the test can change."""
+    """Open a database in this process. The test sets its disk and limits."""
     storage = StorageLimits(quota_bytes=1024 * MIB, floor=floor)
     limits = DuckdbLimits(cell_max_bytes=MIB, temporary_max_bytes=temporary_max_bytes, storage=storage)
     config: Config = {"memory_limit": "60MB", "threads": 1}
@@ -305,7 +305,7 @@ async def sample(server: EmbeddedPostgres) -> AsyncGenerator[PostgresqlEngine]:
 
 
 def sample_engine(server: EmbeddedPostgres) -> PostgresqlEngine:
-    """Build the sample database's engine as the server does."""
+    """Build an engine for the sample database like the server's own."""
     logins = UserLogins(
         server.service_dsn(),
         group=SAMPLE_OWNER,

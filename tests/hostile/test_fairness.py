@@ -1,4 +1,4 @@
-"""Attacks on fair shares: one user takes all slots of a connector, all sessions, or all the event loop's time."""
+"""Attacks on fair sharing: one user takes all slots of a connector, all sessions, or all of the event loop's time."""
 
 import asyncio
 from collections import Counter
@@ -24,7 +24,7 @@ _SESSION = '{"type": "mysql"}'
 
 @pytest.fixture
 def opener(tmp_path: Path, database_dsn: str) -> Opener:
-    """Opens separate applications with the given editor settings and call limit."""
+    """A function that opens separate applications with the given editor settings and call limit."""
 
     def opened(*, calls_per_user: int = 64, **editor: Any) -> AbstractAsyncContextManager[Api]:
         settings = make_settings(tmp_path, database_dsn, _NO_DATABASE, **editor)
@@ -35,9 +35,7 @@ def opener(tmp_path: Path, database_dsn: str) -> Opener:
 
 @dataclass
 class Crowd:
-    """All the calls of one user that may run concurrently: waits for a statement, and others that block until `go` is
-    set.
-    """
+    """One user's concurrent calls: `waits` wait for a statement, and `others` block until `go` is set."""
 
     api: Api
     user: Caller
@@ -54,14 +52,16 @@ class Crowd:
 
 
 async def crowd(api: Api, waits: int, others: int) -> Crowd:
-    """Start `waits` waits for a statement, and open `others` sessions on an engine that does not respond."""
+    """Start `waits` calls that wait for a statement, and `others` calls that open a session on an engine that does not
+    respond.
+    """
     user, go = await api.user("hostile"), asyncio.Event()
     operation = (await user.execute("mysql", "sleep 600"))["history_uuid"]
     engine = api.fakes["mysql"]
     await until(lambda: engine.running == 1)
     waiting = [asyncio.create_task(user.on(operation, "check_status", wait=60)) for _ in range(waits)]
     await until(lambda: api.services.streams._open.total() == waits)
-    assert (await user.get("editor/get_history")).status_code == 200  # waits do not use up the limit for other calls
+    assert (await user.get("editor/get_history")).status_code == 200  # waits have a limit of their own
     arrived = list[None]()
 
     async def ping() -> None:
@@ -84,7 +84,7 @@ async def test_one_user_cannot_occupy_all_slots_of_a_connector(opener: Opener) -
 
 
 async def test_scripts_waiting_to_run_open_no_connections(opener: Opener) -> None:
-    """Each script keeps a session for its later statements, which must not be opened while the script waits."""
+    """Each script has a session for its statements. The session must not be opened while the script waits."""
     async with opener() as api:
         hostile = await api.user("hostile")
         scripts = [(await hostile.execute("mysql", "sleep 600; rows 1"))["history_uuid"] for _ in range(20)]
@@ -92,10 +92,10 @@ async def test_scripts_waiting_to_run_open_no_connections(opener: Opener) -> Non
         await until(lambda: engine.running == 8)
         opened = engine.sessions_opened
         assert opened <= 9
-        for _ in range(5):  # one round trip each, so that any session that could open without a slot has opened
+        for _ in range(5):  # during these calls, a session that does not need a slot would have opened
             await hostile.get("editor/get_history")
         assert engine.sessions_opened == opened
-        # Waiting scripts run when others have finished.
+        # Waiting scripts run after others have finished.
         for script in scripts:
             await hostile.on(script, "cancel_statement")
         await until(lambda: engine.running == 0)
@@ -103,7 +103,7 @@ async def test_scripts_waiting_to_run_open_no_connections(opener: Opener) -> Non
 
 
 async def test_session_flood_opens_at_most_the_connections_of_one_user(opener: Opener) -> None:
-    """Each session is a connection to the data source, which opens before the session is recorded and counted."""
+    """Each session is a connection to the data source. It opens before the session is recorded and counted."""
     async with opener(max_sessions_per_connector=12) as api:
         hostile, ana = await api.user("hostile"), await api.user("ana")
         calls = (hostile.post("editor/create_session", session=_SESSION) for _ in range(60))
@@ -132,7 +132,7 @@ async def test_calls_beyond_the_share_of_a_user_wait_for_other_calls_of_that_use
         flood += [asyncio.create_task(hostile.user.get("editor/get_history")) for _ in range(50)]
         for _ in range(5):
             assert (await ana.get("editor/get_history")).status_code == 200
-        assert sum(task.done() for task in flood) == 3  # public calls have no user and thus no limit
+        assert sum(task.done() for task in flood) == 3  # public calls have no user, so they have no limit
         await hostile.end()
         assert {(await task).status_code for task in flood} == {200}
 

@@ -1,5 +1,5 @@
-"""A HiveServer2 that returns far too large rows: the statement fails with a clear error, and memory usage does not
-grow.
+"""A HiveServer2 returns rows that are far too large. The statement fails with a clear error, and memory usage stays
+limited.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from queryserver.errors.statements import RowTooLarge
 
 MIB = 1024 * 1024
 MAX_GROWTH_BYTES = 200 * MIB
-"""Limit for a process that also runs the peer; the cell has 900 MB."""
+"""The limit on the growth of this process, in which the HiveServer2 runs as well. The cell has 900 MB."""
 
 Peers = tuple[ScriptedServer, Hs2Engine]
 
@@ -41,7 +41,7 @@ async def peers(request: pytest.FixtureRequest) -> AsyncGenerator[Peers]:
 
 @asynccontextmanager
 async def memory_watched() -> AsyncGenerator[None]:
-    """Check that the process does not grow by more than MAX_GROWTH_BYTES until the context exits."""
+    """On exit, check that the process has not grown by more than MAX_GROWTH_BYTES at any time."""
     process = psutil.Process()
     before = peak = process.memory_info().rss
 
@@ -75,7 +75,7 @@ async def test_cell_of_900_mb_is_refused_at_its_header_and_named(peers: Peers) -
 
 
 async def test_row_of_many_large_cells_is_refused(peers: Peers) -> None:
-    """No single cell is too large, but together they exceed two cells of the maximum size."""
+    """Each cell is small enough, but together they exceed twice the maximum size of a cell."""
     _, engine = peers
     columns = ", ".join(f"repeat('x', 6000000) AS c{number}" for number in range(8))
     async with engine.session(USER, NO_OPTIONS) as session:
@@ -84,7 +84,7 @@ async def test_row_of_many_large_cells_is_refused(peers: Peers) -> None:
         with pytest.raises(RowTooLarge, match=r"Row 0 .* 33554432 bytes"):
             async for _ in session.batches(handle):
                 pass
-        # The rest of the response was skipped, so connection and session are still usable.
+        # The unread response was skipped, so the connection and session are still usable.
         await session.close(handle)
         assert (await run(session, "SELECT 1 AS a")).rows == [(1,)]
 

@@ -1,4 +1,4 @@
-"""Attacks on users' identities: names from other issuers, disabled and demoted users, and password guesses."""
+"""Attacks on user identities: usernames from other issuers, disabled and demoted users, and guessed passwords."""
 
 import asyncio
 import json
@@ -38,7 +38,7 @@ def _links(api: Api) -> Identities:
 
 @pytest.fixture
 def opener(tmp_path: Path, database_dsn: str) -> Opener:
-    """Opens separate applications with the given settings in `desktop` and `desktop.auth`."""
+    """A function that opens separate applications with the given settings in `desktop` and `desktop.auth`."""
 
     def opened(desktop: Mapping[str, Any] | None = None, **auth: Any) -> AbstractAsyncContextManager[Api]:
         return open_api(make_settings(tmp_path, database_dsn, _NO_DATABASE, desktop={"auth": auth, **(desktop or {})}))
@@ -53,8 +53,8 @@ def issuer() -> Issuer:
 
 @pytest.fixture
 async def external(opener: Opener, issuer: Issuer) -> AsyncIterator[Api]:
-    """An application that accepts users of an external issuer and of the class `Sync`, and has the local administrator
-    `admin`.
+    """An application that accepts users of an external issuer and of the authenticator `Sync`. It has the local
+    administrator `admin`.
     """
     jwt = {"issuer": ISSUER, "audience": AUDIENCE}
     async with (
@@ -73,12 +73,14 @@ async def quick(opener: Opener) -> AsyncIterator[Api]:
 
 
 async def named(api: Api, name: str) -> httpx.Response:
-    """Make a call that the class `Sync` authenticates as this user."""
+    """Make a call that the authenticator `Sync` authenticates as this user."""
     return await Caller(api, "", {"X-Sync": name}).get("editor/get_history")
 
 
 async def administrator(api: Api) -> Caller:
-    """Create two administrators; return one of them, whom a test may disable because the other one remains."""
+    """Create two administrators and return one of them. A test may disable this user, because one administrator
+    remains.
+    """
     await api.user(admin=True)
     return await api.user(admin=True)
 
@@ -284,7 +286,7 @@ class TestDisabledUsers:
 
 
 async def state_of(api: Api, operation: str) -> tuple[str, str]:
-    """Wait until a statement ends; return its state and message. They are read from the record, since the user may no
+    """Wait for a statement's end; return its state and message. They are read from the database, since the user may no
     longer query them.
     """
     ended = "select state, message from statements where id = $1::uuid and state not in ('waiting', 'running')"
@@ -355,7 +357,7 @@ class TestDemotedUsers:
             assert (await ana.post_ok("editor/close_session", session=body))["status"] == 0
             assert (await bob.refused("editor/close_session", session=body))[2] == "dialect_not_found"
         assert (again["message"], again["session"]) == ("Session successfully closed.", None)
-        # Users who never had a session on the connector cannot learn that it exists.
+        # A user who never had a session on the connector must not learn that it exists.
         assert (await bob.refused("editor/close_session", session=every))[2] == "dialect_not_found"
         assert (await ana.refused("editor/create_session", session=every))[2] == "dialect_not_found"
 
@@ -363,7 +365,7 @@ class TestDemotedUsers:
 class TestGuesses:
     @pytest.fixture
     async def behind(self, opener: Opener) -> AsyncIterator[Api]:
-        """An application with the user ana, behind a proxy that forwards the client's address."""
+        """An application with the user ana, behind a proxy that forwards client addresses."""
         async with opener({"trusted_proxies": ("127.0.0.1",)}) as api:
             await accounts(api).create(AuthenticatedUser("ana"), PASSWORD)
             yield api
@@ -376,7 +378,7 @@ class TestGuesses:
         assert await attempt(behind, "10.0.0.6", PASSWORD) == 429
         for _ in range(3):
             assert await attempt(behind, "10.0.0.1", PASSWORD) == 200
-        # Guesses from a known address are counted separately, with the same limit.
+        # Guesses from a known address are counted separately, but with the same limit.
         assert [await attempt(behind, "10.0.0.1") for _ in range(6)] == [401] * 5 + [429]
         assert await attempt(behind, "10.0.0.1", PASSWORD) == 429
 
@@ -406,7 +408,7 @@ class TestGuesses:
         for number in range(30):
             await throttle.succeeded("ana", f"10.1.0.{number}")
         assert await behind.database.value("select count(*) from login_networks") == 20
-        # A different user whose guesses count toward the same normalized name.
+        # For another user with the same normalized name, guesses are counted together, but known addresses are not.
         for number in range(20):
             await throttle.succeeded("an\u00e1", f"10.2.0.{number}")
         assert await behind.database.value("select count(*) from login_networks") == 40
@@ -415,7 +417,7 @@ class TestGuesses:
                 assert await attempt(behind, f"10.3.0.{number}") == 401
         assert await attempt(behind, "10.2.0.1", PASSWORD) == 429
         assert await attempt(behind, "10.1.0.29", PASSWORD) == 200
-        # Nothing is recorded if the proxy does not forward the client's address.
+        # No address is recorded if the proxy does not forward the client's address.
         await throttle.succeeded("eve", "unknown")
         assert await behind.database.value("select count(*) from login_networks") == 40
 

@@ -1,4 +1,4 @@
-"""Transfers that are still running when their user loses the right to them (Rule T22)."""
+"""Users lose the right to a transfer while it is running (Rule T22)."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -23,7 +23,7 @@ Change = Callable[[Api, Caller], Awaitable[object]]
 
 @pytest.fixture
 async def api(tmp_path: Path, database_dsn: str) -> AsyncIterator[Api]:
-    """An application with a local root, which rechecks the users of long-running calls at a short interval."""
+    """An application with a local root. It rechecks the users of long-running calls at a short interval."""
     tables = {"notebook": {"interpreters": {"mysql": {"interface": "fake"}}}}
     recheck = {"auth": {"recheck_s": _RECHECK_S}}
     settings = storage_settings(tmp_path, database_dsn, tables=tables, desktop=recheck)
@@ -36,7 +36,7 @@ async def disable(api: Api, user: Caller) -> None:
 
 
 async def withdraw(api: Api, user: Caller) -> None:
-    """Withdraw the rights of the default group: stores, importer and downloads."""
+    """Remove the user from the default group, which grants access to stores, importer and downloads."""
     await Groups(api.database, AuthSettings()).remove(user.username, "default")
 
 
@@ -44,8 +44,8 @@ CHANGES = pytest.mark.parametrize("change", [disable, withdraw], ids=["disabled"
 
 
 async def taken(api: Api, user: Caller, path: str, meanwhile: Callable[[], Awaitable[object]]) -> tuple[int, bool]:
-    """Send a GET, read the first chunk, await `meanwhile`, and read the rest; return the byte count, and whether the
-    response was complete.
+    """Send a GET request, await `meanwhile` after the first chunk, and read to the end. Return the number of bytes, and
+    whether the response was complete.
     """
     request = httpx.Request("GET", f"http://test/api/v1/{path}", headers=dict(user.headers))
     size, has_ended, body_sent = 0, False, asyncio.Event()
@@ -131,6 +131,7 @@ async def test_upload_is_refused_and_leaves_no_file(api: Api, tmp_path: Path, ch
     headers = {"Content-Type": f"multipart/form-data; boundary={_BOUNDARY}"}
     answer = await ana.send("POST", path, content=body(), headers=headers)
     assert answer.status_code == (401 if change is disable else 403), answer.text
-    # The parts of a multipart upload are kept until it is discarded or expires, as after any interrupted call.
+    # Hidden files are not counted, because the parts of a multipart upload are kept until it is discarded or expires,
+    # as after any interrupted call.
     assert not [one.name for one in (tmp_path / "files").rglob("[!.]*") if one.is_file()]
     assert await api.database.value("select count(*) from import_uploads") == 0

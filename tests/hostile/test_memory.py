@@ -1,4 +1,4 @@
-"""Attacks on the memory of the server process: huge cells, rows, pages and log lines."""
+"""Attacks on the server process's memory: huge cells, rows, pages and log lines."""
 
 import io
 import json
@@ -38,7 +38,7 @@ LIMIT = 1 * MIB
 
 
 async def read(session: EngineSession, sql: str) -> int:
-    """Run a statement and return its number of rows. Raises the statement's error."""
+    """Run a statement; return the number of rows. Raises the statement's error if it fails."""
     handle = await session.submit(sql)
     status = await session.poll(handle, wait_s=60)
     if status.error is not None:
@@ -55,7 +55,7 @@ ApiOpener = Callable[..., AbstractAsyncContextManager[Api]]
 
 @pytest.fixture
 def opened(tmp_path: Path, database_dsn: str, users_dsn: str) -> ApiOpener:
-    """Opens separate applications with the given editor settings."""
+    """A function that opens separate applications with the given editor settings."""
 
     def opener(**editor: Any) -> AbstractAsyncContextManager[Api]:
         return open_api(make_settings(tmp_path, database_dsn, users_dsn, **editor))
@@ -72,7 +72,7 @@ async def outcome(caller: Caller, dialect: str, sql: str) -> tuple[str, str]:
 
 
 def grown(text_bytes: int) -> dict[str, Any]:
-    """Return editor settings with this limit for cells, and with a limit of 64 KiB for batches."""
+    """Return editor settings that limit cells to this size, and batches to 64 KiB."""
     return {"cell_max_bytes": text_bytes, "batch_max_bytes": 64 * 1024}
 
 
@@ -170,7 +170,7 @@ class TestPostgresql:
 
 
 class TestStatements:
-    """Every engine, through the API: oversized data fails the statement; the error names the code, row and column."""
+    """Oversized data fails the statement on every engine. The error contains the code, the row and the column."""
 
     @pytest.mark.parametrize(
         ("dialect", "sql", "place"),
@@ -212,7 +212,7 @@ class TestStatements:
 
 
 class TestPages:
-    """Pages, samples and downloads stay within their byte limits, even for a single row."""
+    """Pages, samples and downloads stay within their byte limits, even if they consist of a single row."""
 
     async def test_page_ends_before_exceeding_row_and_reports_it(self, opened: ApiOpener) -> None:
         async with opened(**grown(MIB)) as api:

@@ -1,4 +1,4 @@
-"""Attacks through connector addresses: metadata services, the service itself, and its database."""
+"""Attacks through the addresses of connectors: metadata services, the service itself, and its database."""
 
 import asyncio
 import json
@@ -50,18 +50,18 @@ CARRYING = (
     "2001:db8::5efe:{v4}",
     "2001:db8::200:5efe:{v4}",
 )
-"""All forms of IPv6 addresses that embed an IPv4 address, with the embedded address in every possible position."""
+"""All formats of IPv6 addresses that embed an IPv4 address, at every possible position."""
 
 
 def carrying(form: str, v4: str) -> str:
-    """Return the IPv6 address of this form that embeds `v4`."""
+    """Return the IPv6 address of this format that embeds `v4`."""
     a, b, c, d = (f"{int(part):02x}" for part in v4.split("."))
     inverse = f"{int(f'{a}{b}{c}{d}', 16) ^ 0xFFFF_FFFF:08x}"
     return form.format(v4=v4, a=a, b=b, c=c, d=d, not_ab=inverse[:4], not_cd=inverse[4:])
 
 
 def own_address() -> str:
-    """Return an address of this machine that is not a loopback address; if there is none, a second loopback address."""
+    """Return a non-loopback address of this machine. If it has none, return a second loopback address."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))
@@ -72,7 +72,7 @@ def own_address() -> str:
 
 @asynccontextmanager
 async def listening(host: str) -> AsyncGenerator[tuple[int, list[str]]]:
-    """Start a real listener; yield its port, and the list of peers that have connected."""
+    """Start a real listener. Yield its port, and a list to which the address of each connecting peer is added."""
     peers = list[str]()
 
     async def accept(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -116,7 +116,7 @@ async def test_name_must_not_resolve_to_an_address_embedding_a_blocked_one(monke
 async def test_service_listener_is_blocked_by_any_address_of_the_machine(http_host: str) -> None:
     async with listening("0.0.0.0") as (port, peers):
         settings = Settings.model_validate({"desktop": {"http_host": http_host, "http_port": port}})
-        # The blocked networks are left out, because the rule must not depend on 0.0.0.0 being one of them.
+        # The list of blocked networks is empty, because 0.0.0.0 must be refused even if it is not in the list.
         blocked = EngineBuilder(settings).addresses
         rules = AddressRules(own=blocked.own)
         for target in ("127.0.0.1", "127.8.9.10", "localhost", "0.0.0.0", "::1", "::", own_address(), "0x7f000001"):
@@ -129,14 +129,14 @@ async def test_service_listener_is_blocked_by_any_address_of_the_machine(http_ho
 
 
 def link_local_addresses() -> list[tuple[str, str]]:
-    """Return this machine's link-local addresses with their interfaces; an empty list if it has no IPv6."""
+    """Return this machine's link-local addresses with their interfaces. The list is empty if it has no IPv6."""
     table = Path("/proc/net/if_inet6")
     lines = [line.split() for line in table.read_text().splitlines()] if table.exists() else []
     return [(str(IPv6Address(int(line[0], 16))), line[5]) for line in lines if line[0].startswith("fe80")]
 
 
 async def test_service_listener_is_blocked_by_link_local_addresses() -> None:
-    """The rule must hold even if an operator has removed fe80::/10 from the blocked networks."""
+    """The service must be protected even if an operator has removed fe80::/10 from the blocked networks."""
     rules = AddressRules(own=frozenset({("0.0.0.0", 8888)}))
     for address, interface in link_local_addresses():
         for target in (f"{address}%{interface}", f"{address}%{socket.if_nametoindex(interface)}"):
@@ -161,7 +161,7 @@ async def test_driver_with_its_own_connections_cannot_reach_the_listener() -> No
 
 @pytest.fixture
 async def own_url(database_dsn: str, tcp_open: EmbeddedPostgres) -> AsyncGenerator[str]:
-    """The URL of the service's database over TCP, with a role for this test, because the embedded server refuses the
+    """The URL of the service database over TCP. It has a role for this test, because the embedded server refuses the
     service's own role over TCP.
     """
     database = database_dsn.partition("?")[0].rpartition("/")[2]
@@ -173,7 +173,7 @@ async def own_url(database_dsn: str, tcp_open: EmbeddedPostgres) -> AsyncGenerat
 
 @pytest.fixture
 def opener(tmp_path: Path, own_url: str, users_dsn: str) -> Opener:
-    """Opens applications that have this connector policy and reach their service database over TCP."""
+    """A function that opens applications with the given connector policy, which use their service database over TCP."""
 
     def opened(**policy: Any) -> AbstractAsyncContextManager[Api]:
         policy = {"local_database_dir": tmp_path / "databases", **policy}
@@ -183,7 +183,9 @@ def opener(tmp_path: Path, own_url: str, users_dsn: str) -> Opener:
 
 
 async def outcome(admin: ConnectorAdmin, url: str) -> tuple[bool, str, str]:
-    """Run a connection test; return whether it succeeded, the reason, and the whole response."""
+    """Test a connector for this URL; return whether it succeeded, the reason for the failure, and the whole
+    response.
+    """
     draft = {"nice_name": "x", "dialect": "postgresql", "interface": "sqlalchemy", "settings": listed({"url": url})}
     response = await admin.caller.post("connector/instance/test", connector=json.dumps(draft))
     body = response.json()
@@ -200,7 +202,7 @@ async def test_service_database_server_is_refused_to_stored_connectors_with_reas
         assert (status, code) == (400, "host_not_allowed")
         assert "server of the service's own database" in str(errors)
         assert _REFUSED_ALLOWED in str(errors)
-        # A host name is resolved only when the connector connects.
+        # The server resolves a host name only when it connects.
         ok, reason, text = await outcome(admin, users_dsn.replace("127.0.0.1", "localhost"))
         assert (ok, reason) == (False, "refused")
         assert "server of the service's own database" in text
@@ -210,7 +212,7 @@ async def test_other_databases_of_that_server_need_a_setting_for_stored_connecto
     opener: Opener, users_dsn: str
 ) -> None:
     async with opener(allow_service_database_server=False) as api:
-        # The interpreter `postgresql` in the settings file uses this server and is still allowed to.
+        # The interpreter `postgresql` in the settings file uses the same server, and remains allowed.
         ana = await api.user("ana")
         assert (await ana.result("postgresql", "select 1 + 1"))["data"] == [[2]]
     async with opener(allow_service_database_server=True) as api:
@@ -225,7 +227,7 @@ async def test_service_database_itself_is_refused_in_any_spelling(
 ) -> None:
     database = own_url.rpartition("/")[2]
     encoded = "".join(f"%{ord(letter):02x}" for letter in database)
-    # A URL without a database selects the database that is named like the role.
+    # A URL that names no database selects the database with the same name as the role.
     login = f"""CREATE ROLE "{database}" LOGIN PASSWORD 'x'; GRANT CONNECT ON DATABASE {database} TO {database}"""
     await execute(tcp_open.admin_dsn(), login)
     urls = [
@@ -266,7 +268,7 @@ async def test_service_database_is_refused_among_several_hosts(opener: Opener, u
 async def test_service_database_behind_another_port_is_recognized_by_its_identity(
     opener: Opener, own_url: str, tcp_open: EmbeddedPostgres
 ) -> None:
-    """A forwarding port, like that of a connection pooler, differs from the service database's host and port."""
+    """A forwarded port, such as that of a connection pooler, differs from the address of the service database."""
     async with (
         forwarded("127.0.0.1", tcp_open.address.port) as port,
         opener(allow_service_database_server=False) as api,
@@ -276,7 +278,7 @@ async def test_service_database_behind_another_port_is_recognized_by_its_identit
         ok, reason, text = await outcome(admin, hostile)
         assert (ok, reason) == (False, "refused"), text
         assert "it is the service's own database" in text
-        # The same port also serves another database of the server; only the service's own database is refused.
+        # The same port also leads to another database of the server, which remains allowed.
         ok, _, text = await outcome(
             admin, tcp_open.defaults.sample_dsn.replace(f":{tcp_open.address.port}/", f":{port}/")
         )
@@ -285,7 +287,7 @@ async def test_service_database_behind_another_port_is_recognized_by_its_identit
 
 @asynccontextmanager
 async def forwarded(host: str, target: int) -> AsyncGenerator[int]:
-    """Yield a port that forwards all connections to the target."""
+    """Yield a port that forwards all connections to the port `target` on `host`."""
     pumps = set[asyncio.Task[None]]()
 
     async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

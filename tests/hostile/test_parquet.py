@@ -1,6 +1,4 @@
-"""Parquet files of a few kilobytes that decompress to gigabytes: only processes with limited memory show and import
-them.
-"""
+"""Parquet files of a few kilobytes decompress to gigabytes. They are read only in processes whose memory is limited."""
 
 import io
 import subprocess
@@ -17,17 +15,17 @@ from tests.api.storage.conftest import storage_settings
 FIELD = Path(__file__).parents[1] / "field" / "security"
 MIB = 1024 * 1024
 MAX_GROWTH_BYTES = 128 * MIB
-"""How much a call may add to the server process's memory: a hundredth of the files' decompressed size."""
+"""How much a call may add to the server process's memory. The files decompress to a hundred times as much."""
 
 
 def fixed_values() -> pa.Table:
-    """Return a table with 64 references to a single value of 16 MiB."""
+    """Return a table in which 64 rows refer to a single value of 16 MiB."""
     value = pa.array([b"a" * (16 * MIB)], pa.binary(16 * MIB))
     return pa.table({"x": pa.DictionaryArray.from_arrays(pa.nulls(64, pa.int8()).fill_null(0), value)})
 
 
 def lists_of_lists() -> pa.Table:
-    """Return a table of one row, which is a list of 10,000,000 lists of three numbers each."""
+    """Return a table with one row, which is a list of 10,000,000 lists of three numbers each."""
     inner = pa.ListArray.from_arrays(pa.array(range(0, 30_000_001, 3), pa.int32()), pa.nulls(30_000_000, pa.int8()))
     return pa.table({"x": pa.ListArray.from_arrays(pa.array([0, len(inner)], pa.int32()), inner)})
 
@@ -54,7 +52,7 @@ def largest_memory_bytes() -> int:
 
 
 async def refusals(ana: Caller, root: Path, content: bytes) -> None:
-    """Check that view, display and import refuse the file, and that the memory of this process, the server, stays
+    """Check that view, display and import refuse the file while the memory of this process, which is the server, stays
     small.
     """
     (root / "shared" / "bomb").write_bytes(content)

@@ -1,4 +1,4 @@
-"""Users whose input takes a long time to process: other users do not wait for it, and processing stops at a limit."""
+"""Users send input that takes long to process. Other users do not wait for it, and processing stops at a limit."""
 
 import asyncio
 import gzip
@@ -40,7 +40,7 @@ SLOW_SCRIPT = ";\n".join([SLOW_STATEMENT] * 3)
 MANY_STATEMENTS = "a;" * (5 * 1024 * 1024 - 1)
 SMALL_GZIP = gzip.compress(b"small")
 NO_SUCH_PLACE = "postgresql://nobody:nothing@127.0.0.1:1/none"
-# Much longer than every call in this file, so that a test that hangs fails.
+# Much longer than any call in this file takes. A test that hangs fails after this time.
 ENDS_WITHIN_S = 100
 
 ApiOpener = Callable[..., AbstractAsyncContextManager[Api]]
@@ -48,7 +48,7 @@ ApiOpener = Callable[..., AbstractAsyncContextManager[Api]]
 
 @pytest.fixture
 def opened(tmp_path: Path, database_dsn: str) -> ApiOpener:
-    """Opens separate applications with the given `desktop` settings."""
+    """A function that opens separate applications with the given `desktop` settings."""
 
     def opener(**desktop: Any) -> AbstractAsyncContextManager[Api]:
         return open_api(make_settings(tmp_path, database_dsn, NO_SUCH_PLACE, desktop=desktop))
@@ -69,7 +69,9 @@ def computing_of(api: Api) -> ComputationPool:
 
 
 def outcomes_of(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """The results of subsequent computations; computations that are killed have none."""
+    """Return a list to which the outcome kind of each subsequent computation is added. Computations that are killed add
+    none.
+    """
     outcomes: list[object] = []
 
     def noted(kind: bytes, answer: Any, task: Task) -> Any:
@@ -91,7 +93,9 @@ def is_alive(pid: int) -> bool:
 
 @asynccontextmanager
 async def under_way(caller: Caller, calls: int) -> AsyncIterator[list["asyncio.Task[Any]"]]:
-    """Start this many calls that format a slow script; cancel them when the context exits."""
+    """Start this many calls that format a slow script; yield when a computation is running. They are canceled on
+    exit.
+    """
     tasks = [asyncio.create_task(caller.post("editor/format", statements=SLOW_SCRIPT)) for _ in range(calls)]
     try:
         await until(lambda: computing_of(caller.api).running)
@@ -271,8 +275,8 @@ class TestLeaving:
 
 class TestLimits:
     async def test_script_that_takes_too_long_to_format_is_returned_unchanged(self):
-        # The formatter's largest input takes up to two seconds on a fast machine, so no real limit would be exceeded
-        # reliably.
+        # The formatter's largest input takes up to two seconds on a fast machine, so it would not reliably exceed a
+        # realistic limit.
         computations = InlineComputations(fails=TooComplex("too long"))
         formatter = ScriptFormatter(computations, max_bytes=1024)
         assert await formatter.format_script(1, "select 1", None) == "select 1"
@@ -310,7 +314,7 @@ class TestLimits:
 
 
 class TestEventLoop:
-    """Searches in a statement's text that run on the event loop, so that all other calls wait meanwhile."""
+    """Searches in a statement's text. They run on the event loop, so all other calls wait for them."""
 
     @pytest.mark.parametrize("unit", ["(", "( ", "(/**/", "/**/", "-- \n", "/*", "\n"])
     @pytest.mark.parametrize("dialect", ["mysql", "postgresql", "hive"])

@@ -1,11 +1,11 @@
-"""All attacks while ten users work, for a few seconds; `make bench ARGS="hostile"` does the same for two minutes."""
+"""All attacks run for a few seconds while ten users work. `make bench ARGS="hostile"` runs them for two minutes."""
 
 from pathlib import Path
 
 import pytest
 from tests.hostile import attacks, scenario
 
-# Limits that must not be exceeded even on a busy machine. The goals of `make bench` are lower.
+# Limits that hold even on a busy machine. The goals of `make bench` are lower.
 _PEAK_MIB, _AFTERWARD_MIB = 700, 500
 
 
@@ -16,6 +16,6 @@ async def test_hostile_user_does_not_affect_others(tmp_path: Path) -> None:
     assert report.calls > 100
     assert report.peak_mib < _PEAK_MIB
     assert report.afterward_mib < _AFTERWARD_MIB
-    # Each attack was tried, whatever the response was.
+    # Each attack must have been tried, whatever the response was.
     tried = {outcome.partition(":")[0] for outcome in report.outcomes}
     assert tried == set(attacks.ATTACKS)

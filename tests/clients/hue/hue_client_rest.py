@@ -1,4 +1,4 @@
-"""Runs hueclientrest, unchanged: a query with many rows to a CSV file, and file calls.
+"""Runs the unchanged package hueclientrest: saves many rows of a query as a CSV file, and makes file calls.
 
 Arguments: base URL, password, number of rows. Prints its results as JSON.
 """

@@ -1,7 +1,7 @@
-"""Runs workflow4ds, unchanged except for its login.
+"""Runs the package workflow4ds, in which only the login is changed.
 
-The package submits Hue's login form with cookies and a CSRF token, which this server does not have; a token from
-`api/token/auth` replaces them. Arguments: base URL, password, number of rows. Prints its results as JSON.
+The package logs in through Hue's login form with cookies and a CSRF token. This server has no such form, so a token
+from `api/token/auth` is used instead. Arguments: base URL, password, number of rows. Prints its results as JSON.
 """
 
 import csv
@@ -15,7 +15,7 @@ from workflow4ds.hue.hue import Notebook
 
 
 class TokenNotebook(Notebook):
-    """A notebook whose calls carry a bearer token."""
+    """A notebook that sends a bearer token with every call."""
 
     def login(self, username: str | None = None, password: str | None = None) -> "TokenNotebook":
         fields = {"username": username or self.username, "password": password or self._password}

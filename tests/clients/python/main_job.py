@@ -1,6 +1,6 @@
 """Runs the main workflow with the generated Python client: statements, failures, pages, files, events, an import.
 
-Arguments: base URL, user, password. Prints its findings as JSON.
+Arguments: base URL, user, password. Prints the results as JSON.
 """
 
 import base64
@@ -67,7 +67,7 @@ RUNNING = {QueryStatusStatus.WAITING, QueryStatusStatus.RUNNING}
 
 
 def parsed(answer: Response[object], kind: type[T], status: HTTPStatus = HTTPStatus.OK) -> T:
-    """Return the parsed body; exit with an error if the status or the type of the body is unexpected."""
+    """Return the parsed response body. Exits with an error if the status or the type of the body is unexpected."""
     if answer.status_code != status or not isinstance(answer.parsed, kind):
         sys.exit(f"{answer.status_code} {type(answer.parsed).__name__}: {answer.content[:500]!r}")
     return answer.parsed
