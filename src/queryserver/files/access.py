@@ -152,8 +152,8 @@ class Stores:
         return self._reader.read(text or "/")
 
     def location(self, caller: Caller, path: StoragePath) -> Location:
-        """Return the path with its store, accessed with the caller's permissions. Raises StorageNotConfigured,
-        storage_access_denied.
+        """Return the path together with its store, which is accessed with the caller's permissions. Raises
+        StorageNotConfigured, storage_access_denied.
         """
         file_system = self._file_system(path.scheme)
         if not may_use(caller.user, path.scheme):
@@ -174,7 +174,7 @@ class Stores:
         return self._file_system(scheme).as_user(user)
 
     def authorized_location(self, path: StoragePath, user: StorageUser) -> Location:
-        """Return the path with its store without checking access, as `as_user` does. Raises StorageNotConfigured."""
+        """Like `as_user`, but return the path together with its store. Raises StorageNotConfigured."""
         file_system = self._file_system(path.scheme)
         return Location(path, file_system, file_system.as_user(user))
 

@@ -1,6 +1,7 @@
-"""File excerpts for display. Compressed files are decompressed as streams in bounded memory (Contract storage 5.3).
+"""Excerpts of files for display, and file downloads.
 
-File downloads: conditional requests, ranges, bodies, media types and file names (Contract storage 5.5).
+Excerpts of compressed files are decompressed as streams in bounded memory (Contract storage 5.3). Downloads support
+conditional requests and byte ranges (Contract storage 5.5).
 """
 
 import asyncio
@@ -171,7 +172,7 @@ class Excerpts:
             raise DecompressionLimit("Displaying the file exceeds the memory or time limit.") from error
 
     async def _packed_chunks(self, location: Location) -> AsyncGenerator[bytes]:
-        """Yield the compressed file's chunks. Raises DecompressionLimit after 4 times the output limit."""
+        """Yield the compressed file's chunks. Raises DecompressionLimit if they exceed 4 times the output limit."""
         max_bytes, taken_bytes = _MAX_PACKED_RATIO * self._max_unpacked, 0
         async with aclosing(location.storage.read(location.path.path)) as pieces:
             async for piece in pieces:

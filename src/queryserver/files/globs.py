@@ -55,8 +55,8 @@ class Pattern:
         return "/".join(self._names[: self.fixed]), self._with_optional_directories({self.fixed})
 
     def next_states(self, states: _States, name: str) -> _States:
-        """Return the states for the entry `name` of a directory that has the given states. Empty if neither the entry
-        nor anything below it can match.
+        """Return the states for the entry `name` of a directory that has the given states. The result is empty if
+        neither the entry nor anything below it can match.
         """
         next_states = set[int]()
         for state in states:

@@ -116,7 +116,7 @@ class Transfers:
         """Claim and return an earlier transfer of the same call that has only its source left to delete, or return
         None.
 
-        If a crashed process left the copy incomplete, rolls it back and returns None, so that the call starts again.
+        If a crashed process left the copy incomplete, roll it back and return None, so that the call starts again.
         Raises OperationInProgress if a live process owns the transfer, or if the crashed process wrote so recently that
         its files cannot yet be distinguished from those of a live process.
         """

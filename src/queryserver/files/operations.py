@@ -172,7 +172,9 @@ class LongOperations:
             log.warning("progress not recorded", operation_id=str(operation_id))
 
     async def _record(self, operation_id: UUID, body: Body) -> None:
-        """Record the outcome. It exists only in this process, so retry for as long as the database is unavailable."""
+        """Record the outcome. Until then, it exists only in this process, so retry as long as the database is
+        unavailable.
+        """
         failed = isinstance(body, Mapping) and body.get("status", 0) != 0
         state = LongOperationState.FAILED if failed else LongOperationState.DONE
         while True:

@@ -91,7 +91,7 @@ class Storage(Protocol):
     """
 
     async def stat(self, path: str) -> FileStatus:
-        """Return the entry at `path`; a link is not followed. Raises SymlinkNotFollowed if a parent is a link."""
+        """Return the entry at `path` without following links. Raises SymlinkNotFollowed if a parent is a link."""
         ...
 
     def list_directory(self, path: str, *, cursor: str | None = None, batch_size: int = 1000) -> AsyncGenerator[Batch]:
@@ -150,8 +150,7 @@ class Storage(Protocol):
         ...
 
     async def begin_parts(self, plan: PartPlan) -> str:
-        """Create a staging area for the parts of a file. Return its name, with which any instance can access the
-        area.
+        """Create a staging area for the parts of a file. Return its name, which gives any server instance access to it.
 
         Raises PathNotFound if the file's directory does not exist.
         """

@@ -60,7 +60,9 @@ class StatementFileAccess:
         self.open_writes = 0
 
     def of_session(self, *, may_write: bool) -> "SessionFiles":
-        """Return the file access of one session. `may_write` says whether engine and connector permit writing."""
+        """Return the file access of one session. `may_write` is set if both the engine and the connector permit
+        writing.
+        """
         return SessionFiles(self, may_write=may_write)
 
 

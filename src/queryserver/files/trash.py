@@ -309,8 +309,8 @@ class Trash:
         self._audit = audit
 
     async def find(self, caller: Caller, path: StoragePath) -> StoragePath | None:
-        """Return the path of the trashed home directory if it exists, otherwise of the trash itself if it exists,
-        otherwise None. Raises trash_not_supported.
+        """Return the path of the caller's home directory in the trash. If it does not exist, return the path of the
+        trash itself, or None if that does not exist either. Raises trash_not_supported.
         """
         trash = await _trash_of(self._stores.location(caller, path))
         home = self._stores.home(caller, path.scheme)

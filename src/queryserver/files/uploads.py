@@ -82,8 +82,8 @@ class UploadSpace:
         self._floor = floor
 
     async def available(self, user: User) -> int:
-        """Return the smallest limit in bytes that applies: file size, free disk space and quota of the local root; -1
-        if none.
+        """Return the smallest limit that applies, in bytes, or -1 if there is none. The limits are the maximum file
+        size and, for the local root, the free disk space and the user's quota.
 
         Raises StorageUnavailable if the local root does not respond.
         """

@@ -1,9 +1,9 @@
 """Arrow helpers: column types, value sizes, type predicates, dictionaries, unions, and tables as bytes.
 
 A text union is a dense union with two members. It represents values that the Arrow type of a column cannot hold:
-infinite dates, years before 1 and after 9999, NaN decimals. The first member contains the values that fit the type, the
-second the engine's text of all others. Its type codes are not used by unions that engines declare. Cells show the
-engine's text, and files have the column's type, whatever its values (Contract editor 8.2).
+infinite dates, years before 1 and after 9999, NaN decimals. The first member contains the values that fit the type. The
+second contains the engine's text for all other values. Its type codes are not used by unions that engines declare.
+Cells show the engine's text, and files have the column's type, whatever its values (Contract editor 8.2).
 """
 
 import operator
@@ -94,8 +94,8 @@ def text_union_value_type(kind: pa.DataType) -> pa.DataType:
 def text_union_to_native(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """Convert a text union to dates or timestamps of type `kind`. Infinities become the extreme numbers of the type.
 
-    DuckDB represents infinities in the same way, in Arrow and in Parquet. Raises ValueError if a text is neither a date
-    nor a timestamp, or if `kind` cannot represent it.
+    DuckDB represents infinities in the same way, in Arrow and in Parquet. Raises ValueError if a string is neither a
+    date nor a timestamp, or if `kind` cannot represent it.
     """
     codes, places = union_offsets(array)
     usual, texts = (
@@ -384,7 +384,7 @@ def has_nested_types(schema: pa.Schema) -> bool:
 
 
 def first_oversized_value(batch: pa.RecordBatch, limit_bytes: int) -> tuple[int, int] | None:
-    """Return the row and column, both from 0, of the first value larger than the limit; None if there is none."""
+    """Return the row and column, both from 0, of the first value larger than the limit, or None if there is none."""
     found = None
     for column, array in enumerate(batch.columns):
         # `nbytes` of a plain column is known without reading it, and no value of the column is larger.
@@ -396,7 +396,7 @@ def first_oversized_value(batch: pa.RecordBatch, limit_bytes: int) -> tuple[int,
 
 
 def first_oversized_row(batch: pa.RecordBatch, limit_bytes: int) -> int | None:
-    """Return the first row, from 0, whose values exceed the limit in total; None if there is none."""
+    """Return the first row, from 0, whose values exceed the limit in total, or None if there is none."""
     if batch.nbytes <= limit_bytes and not has_nested_types(batch.schema):
         return None
     return _first_above(row_sizes(batch), limit_bytes)

@@ -88,7 +88,7 @@ class AvroFile:
                 raise DecompressionFailed("The Avro data is corrupt: a block does not end with the sync marker.")
 
     def _next_count(self) -> int | None:
-        """Return the number of values in the next block; None at the end of the file."""
+        """Return the number of values in the next block, or None at the end of the file."""
         head = self._file.read(1)
         while head and head[-1] & 0x80 and len(head) < _MAX_VARINT_BYTES:
             byte = self._file.read(1)

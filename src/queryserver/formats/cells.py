@@ -50,7 +50,7 @@ _LONG_NUMBER = re.compile(r"\d[\d.]{15}|\d[eE][+-]?\d{3}")
 _MAX_NESTED_LEVELS = 250
 """orjson serializes at most 254 levels."""
 MAX_SAFE_INTEGER = 2**53 - 1
-"""Up to this value a double represents every integer exactly (JavaScript: Number.MAX_SAFE_INTEGER)."""
+"""Up to this value, a double represents every integer exactly (JavaScript: Number.MAX_SAFE_INTEGER)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +154,9 @@ def cell_values(
 ) -> list[object]:
     """Convert a column to str, int, float, bool, None, list and dict, for any JSON writer.
 
-    Floats are finite, integers have at most 64 bits, and the keys of objects are strings. With `big_numbers_as_text`,
-    64-bit integers become strings: all of them in columns of the types NUMBERS_AS_TEXT, in other columns only those
-    that a double cannot represent exactly.
+    Floats are finite, integers have at most 64 bits, and the keys of objects are strings. If `big_numbers_as_text` is
+    set, 64-bit integers become strings. In columns of the types NUMBERS_AS_TEXT, this applies to all integers; in other
+    columns, only to integers that a double cannot represent exactly.
     """
     if isinstance(array, pa.ChunkedArray):
         array = array.chunk(0) if array.num_chunks == 1 else array.combine_chunks()
@@ -259,7 +259,7 @@ def nested_values(array: pa.Array, values: CellConverter) -> list[object]:
 def json_values(texts: list[object], *, big_numbers_as_text: bool = False) -> list[object]:
     """Parse strings as JSON. A string that is not valid JSON stays unchanged.
 
-    With `big_numbers_as_text`, integers that a double cannot represent exactly become strings.
+    If `big_numbers_as_text` is set, integers that a double cannot represent exactly become strings.
     """
     exact = partial(_integer, least=-MAX_SAFE_INTEGER, greatest=MAX_SAFE_INTEGER)
     integer = exact if big_numbers_as_text else _integer

@@ -36,7 +36,7 @@ _TIMESTAMP = re.compile(
     r"(?:Z|([+-])([0-9]{2}):?([0-9]{2}))?"
 )
 _TIME = re.compile(r"([0-9]{1,2}):([0-9]{2})(?::([0-9]{2})(?:\.([0-9]+))?)?")
-"""These patterns split a text that is known to be a timestamp, or a time, into its parts."""
+"""The two patterns split a string that is known to be a timestamp or a time into its parts."""
 _DURATION = re.compile(r"(-?)([0-9]{1,9}):([0-5][0-9])(?::([0-5][0-9])(?:\.([0-9]{1,9}))?)?")
 
 RANGES: Mapping[BaseType, tuple[int, int]] = {
@@ -184,7 +184,7 @@ class RowConverter:
     def records(
         self, rows: pa.RecordBatch, unreadable: Sequence[tuple[int, int | None, str]], first_record: int
     ) -> ConvertedRows:
-        """Convert rows of a record file, whose values are typed or are the texts of typed values.
+        """Convert rows of a record file. Their values are typed, or are strings that represent typed values.
 
         `unreadable` lists values that could not be read: row, column index (None for the whole row), reason.
         """
@@ -254,7 +254,9 @@ class _BadRowCause:
 
 
 def _convert_values(values: pa.Array, column: TargetColumn) -> ConvertedColumn:
-    """Convert typed values. Texts stay unchanged, even blank ones. Values of another type are converted from text."""
+    """Convert typed values. Text columns keep all strings unchanged, even if they are blank. Values of another type are
+    converted from their text.
+    """
     wanted = arrow_type(column.type)
     if types.is_string(wanted):
         return limit_length(value_texts(values), column.type)
@@ -336,7 +338,9 @@ def null_cells_to_null(cells: pa.StringArray, *, is_text: bool) -> pa.StringArra
 
 
 def _convert_whole_column(texts: pa.StringArray, column: ColumnType) -> pa.Array | None:
-    """Convert a column with Arrow alone, without patterns; None if the result might not conform to the contract."""
+    """Convert a column with Arrow alone, without patterns. Return None if the result might not conform to the
+    contract.
+    """
     try:
         if column.base in _DATE_TYPES:
             lengths = set(kernels.unique(kernels.binary_length(texts)).to_pylist())

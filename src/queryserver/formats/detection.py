@@ -69,7 +69,7 @@ _VALUE_KINDS = frozenset(CellKind) - {CellKind.NULL, CellKind.TEXT, CellKind.NON
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextParameters:
-    """The parameters of a call that apply only to text files, not yet parsed; None means absent."""
+    """The unparsed parameters of a call that apply only to text files; None means absent."""
 
     field_separator: str | None = None
     quote_char: str | None = None
@@ -105,7 +105,7 @@ class ReadingOptions:
     escape: str | None = None
     """The escape character; an empty string if there is none."""
     null_words: tuple[str, ...] | None = None
-    """Cell values of a text file that mean NULL; None: detected for each column."""
+    """Cell values of a text file that mean NULL; if None, they are detected for each column."""
 
     @classmethod
     def from_parameters(
@@ -171,7 +171,7 @@ def detect_file_type(sample: bytes, *, is_whole: bool, encoding: str | None = No
 
 
 def type_by_signature(sample: bytes) -> FileType | None:
-    """Return EXCEL or the type of a record file if the file has its signature; None if it may be text."""
+    """Return EXCEL or the type of a record file if the file has its signature, or None if it may be text."""
     return FileType.EXCEL if sample.startswith(_WORKBOOK_SIGNATURES) else _record_file_type(sample)
 
 
@@ -200,7 +200,7 @@ def detect_declared_type(sample: bytes, *, is_whole: bool, encoding: str | None 
 
 
 def _decode_sample(sample: bytes, is_whole: bool, encoding: str | None) -> str | None:
-    """Decode and trim the sample; None if it may be a workbook. Raises file_empty, UnsupportedFormat."""
+    """Decode and trim the sample. Return None if it may be a workbook. Raises file_empty, UnsupportedFormat."""
     if not sample or sample in _BYTE_ORDER_MARKS or not sample.strip(BLANKS.encode()):
         raise file_empty(_EMPTY_MESSAGE)
     if sample.startswith(_WORKBOOK_SIGNATURES):
@@ -322,7 +322,7 @@ def resolve_text_format(
 
 
 def _outside_quotes(text: str) -> Sequence[str]:
-    """Return the parts of a text outside double quotes; the whole text if the quotes are not balanced."""
+    """Return the parts of a text outside double quotes, or the whole text if the quotes are not balanced."""
     parts = text.split('"')
     return parts[::2] if len(parts) % 2 else (text,)
 
@@ -354,7 +354,9 @@ class _Scan:
         return len(records) > 1 and not self.layout.first and len({len(record) for record in records}) == 1
 
     def rank(self) -> tuple[bool, bool, int, float]:
-        """Return a sort key for separators that fit; the largest is best. Few lines above the table are preferred."""
+        """Return a sort key for separators that fit; the largest is best. Separators that leave fewer lines above the
+        table are preferred.
+        """
         above = self.layout.first
         return not above, self.fitting_share >= _GOOD_FITTING_SHARE, -above, self._typed_share()
 
@@ -387,7 +389,7 @@ class _Sample:
     record: str
     finds_lines_above: bool = True
     comment: str | None = None
-    """None: the prefix is detected."""
+    """If None, the prefix is detected."""
 
     def is_one_column(self) -> bool:
         """Return whether most lines are single values such as numbers or dates (Contract importer 10.4)."""
@@ -400,7 +402,7 @@ class _Sample:
         return bool(values) and typed >= _MIN_VALUE_SHARE * len(values)
 
     def best_scan(self) -> _Scan | None:
-        """Return the scan with the separator that fits best (Contract importer 10.5); None if none fits."""
+        """Return the scan with the separator that fits best (Contract importer 10.5), or None if none fits."""
         for field in _MULTI_CHARACTER_SEPARATORS:
             scan = self.scan(field)
             if scan is not None and scan.fitting_share == 1:
@@ -418,7 +420,7 @@ class _Sample:
         return (scan for field in fields if (scan := self.scan(field)) is not None)
 
     def scan(self, field: str) -> _Scan | None:
-        """Cut the text with this separator; None if the result has a single column."""
+        """Cut the text with this separator. Return None if the result has a single column."""
         if field not in self.text:
             return None
         scan = self.with_escape(self.cut(Delimiters(field, '"', self.record)))
@@ -448,7 +450,7 @@ class _Sample:
         return escaped if gain > 0 or (gain == 0 and is_better) else scan
 
     def cut(self, delimiters: Delimiters) -> _Scan:
-        """Cut the text into its first records."""
+        """Cut the text into its first records, and find the table among them."""
         # Detection permits more columns than a table may have; reading the file then raises too_many_columns.
         reader = RecordReader(delimiters, counts_quotes=True, max_columns=len(self.text) + 1)
         records: list[Record] = []
@@ -469,7 +471,7 @@ class _Sample:
         return _Scan(delimiters, layout, quoted, unclosed)
 
     def repeated_separator(self, field: str) -> str:
-        """Return the separator doubled or tripled if it only occurs in runs of that length (Contract importer 10.6)."""
+        """Return the separator doubled or tripled if it occurs only in runs of that length (Contract importer 10.6)."""
         if field not in _REPEATABLE_SEPARATORS:
             return field
         text = self.text
@@ -480,7 +482,9 @@ class _Sample:
 
 
 def unescape(value: str) -> str:
-    """Replace escape sequences with their characters. Unknown ones are kept; `\\u` surrogate pairs are combined."""
+    """Replace escape sequences with their characters. Unknown escape sequences are kept; `\\u` surrogate pairs are
+    combined.
+    """
     text = _ESCAPE.sub(lambda found: _ESCAPED.get(found[1] or "") or chr(int(found[2] or found[3], 16)), value)
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
 

@@ -35,7 +35,7 @@ _CHARSETS = frozenset({"utf-8", "iso-8859-1"})
 
 
 class _PartCallbacks(ABC):
-    """Parser callbacks that read the headers of a part. Raise PayloadTooLarge if the headers are too large."""
+    """Parser callbacks that read the headers of a part. Raises PayloadTooLarge if the headers are too large."""
 
     def __init__(self, max_header_bytes: int) -> None:
         self.is_complete = False

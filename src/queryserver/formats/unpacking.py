@@ -84,7 +84,9 @@ class SnappyForm(StrEnum):
 
 
 def snappy_form(head: bytes, size_bytes: int) -> SnappyForm | None:
-    """Detect the form of a Snappy file of `size_bytes` that begins with `head`; None if it does not contain Snappy."""
+    """Detect the form of a Snappy file of `size_bytes` that begins with `head`. Return None if it does not contain
+    Snappy data.
+    """
     if head.startswith(FRAMED_START):
         return SnappyForm.FRAMED
     if is_raw_start(head, size_bytes):
@@ -130,7 +132,7 @@ def _next_element(head: bytes, place: int) -> tuple[int, int, int] | None:
 
 
 def raw_length(block: bytes) -> tuple[int, int] | None:
-    """Return the uncompressed length of a raw block and the size of its varint; None if the varint is invalid."""
+    """Return the uncompressed length of a raw block and the size of its varint, or None if the varint is invalid."""
     length = 0
     for place, byte in enumerate(block[:5]):
         length |= (byte & 0x7F) << (7 * place)
@@ -300,7 +302,9 @@ def unpacker(codec: Codec, *, size_bytes: int, limit_bytes: int) -> Unpacker | N
 
 
 def _raw_block(block: bytes, limit_bytes: int) -> bytes:
-    """Decompress one raw block. Raises DecompressionFailed; DecompressionLimit if its length exceeds `limit_bytes`."""
+    """Decompress one raw block. Raises DecompressionFailed, and DecompressionLimit if its length exceeds
+    `limit_bytes`.
+    """
     preamble = raw_length(block)
     if preamble is None:
         raise DecompressionFailed("The Snappy data is corrupt.")

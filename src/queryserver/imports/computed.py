@@ -93,7 +93,7 @@ class _TextSample:
         self.is_last: bool = self._has_end or options["is_last"]
 
     def sample(self, step_bytes: int) -> Iterator[tuple[bytes, bool]]:
-        """Yield the sample in chunks, each with a flag that says whether the file ends after it."""
+        """Yield the sample in chunks, each with a flag that is set if the file ends after it."""
         return self._pieces(0, min(len(self._head), SAMPLE_TEXT_BYTES), step_bytes)
 
     def rest(self) -> Iterator[tuple[bytes, bool]]:

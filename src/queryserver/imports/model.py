@@ -85,7 +85,9 @@ SQL_TYPES: Mapping[str, Sequence[str]] = MappingProxyType(
         ),
     }
 )  # fmt: skip
-"""The responses of sql_type_mapping. For the dialects listed in the specification, they are taken from there."""
+"""The responses of sql_type_mapping. For dialects that the specification lists, the type names are taken from the
+specification.
+"""
 
 PREVIEW_DIALECTS = ("duckdb", "hive", "impala", "mysql", "phoenix", "postgresql", "sparksql", "sqlite", "trino")
 """Dialects for which previews show SQL types."""
@@ -127,7 +129,7 @@ def type_name(column: ColumnType, dialect: str) -> str:
 
 
 def base_type_of(name: str, dialect: str) -> BaseType | None:
-    """Return the base type that a type name denotes, ignoring case; None if new columns cannot have the type."""
+    """Return the base type that a type name denotes, ignoring case. Return None if new columns cannot have the type."""
     upper_name = name.upper()
     if (dialect, upper_name) in _PREFERRED:
         return _PREFERRED[dialect, upper_name]

@@ -221,7 +221,7 @@ def _column(
 
 
 def _type_of_format(request: ColumnRequest, name: str, value_format_text: str, dialect: str) -> ColumnType | None:
-    """Return the date or decimal type that the column's format implies if the dialect calls this type `name`, else
+    """Return the date or decimal type that the column's format implies if the dialect calls this type `name`, otherwise
     None.
 
     Such a dialect stores the type as text, so its type name alone does not distinguish it from text.
@@ -430,7 +430,7 @@ class TableCreations:
         )
 
     async def _exists(self, user: User, connector: Connector, table: TableName) -> bool:
-        """Return whether the table exists. False if the lookup fails, because the import checks again."""
+        """Return whether the table exists. Return False if the lookup fails, because the import checks again."""
         budget = min(connector.limits.metadata_timeout, _MAX_LOOKUP_TIME)
         try:
             return await self.lookups.table_exists(user, connector, table, budget=budget)

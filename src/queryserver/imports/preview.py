@@ -193,7 +193,7 @@ class Previews:
     async def _require_text(self, user_id: int, head: bytes, *, is_whole: bool, is_given: bool) -> None:
         """Raise the detection's error for the file if it cannot be imported as text.
 
-        `is_given` says whether the caller has given the file type.
+        `is_given` is set if the caller has specified the file type.
         """
         options = {"is_whole": is_whole, "encoding": None, "is_given": is_given}
         await self._computations.run(user_id, Task.DETECT_FILE, options, head)

@@ -212,7 +212,7 @@ def _clock_text(total_ms: int) -> str:
 
 
 def temporal_of_format(number: int, code: str | None) -> Temporal | None:
-    """Return what kind of value a number format displays, or None for plain numbers and text.
+    """Return the kind of value that a number format displays, or None for plain numbers and text.
 
     `code` is the format code, such as `[$-409]d. mmm yyyy;@`; only its first section is used. It is None for built-in
     formats, which are identified by their number alone.
@@ -302,7 +302,9 @@ def columns_in_use(rows: Iterable[Row]) -> Columns:
 
 
 def checked_rows(columns: Columns, rows: Iterable[Row]) -> Iterator[list[TypedText]]:
-    """Yield the cells of each row. Raises FileTooComplex for too many rows, and for rows with too much text (8.5)."""
+    """Yield the cells of each row. Raises FileTooComplex for too many rows, and for rows with too much text (Contract
+    importer 8.5).
+    """
     for number, row in enumerate(rows, 1):
         if number > MAX_ROWS:
             raise FileTooComplex(f"The sheet has more than {MAX_ROWS:,} rows.")

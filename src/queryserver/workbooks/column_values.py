@@ -87,7 +87,7 @@ def convert_column(values: pa.Array, column_type: ColumnType) -> ConvertedColumn
 
 
 def invalid_value_reason(text: str, column_type: ColumnType) -> str:
-    """Return a message that starts with the value and says why the value does not fit the column's type."""
+    """Return a message that starts with the value and explains why it does not fit the column's type."""
     if column_type.base is BaseType.DECIMAL:
         return f"{text[:100]} has more than the {column_type.precision} digits of its column"
     return f"{text[:100]} is not {_VALID_VALUES.get(column_type.base, 'in the range of its type')}"

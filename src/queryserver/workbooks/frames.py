@@ -1,5 +1,5 @@
-"""The frames that a worker process sends through its pipe: a kind, a length, and a body of JSON or Arrow, never pickled
-Python objects.
+"""The frames that a worker process sends through its pipe. Each frame has a kind, a length, and a body in JSON or Arrow
+format. The body never contains pickled Python objects.
 """
 
 import json

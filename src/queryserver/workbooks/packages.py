@@ -57,7 +57,7 @@ READ_KINDS = frozenset({*_FOLDERS, *SINGLE_KINDS})
 
 
 class Package:
-    """The parts of a zip file by name. If several parts have the same name, the last one counts."""
+    """The parts of a zip file by name. If several parts have the same name, the last one is used."""
 
     def __init__(self, file: BinaryIO) -> None:
         """Read the zip directory. Raises FileCorrupt if it is not readable, FileTooComplex if it has too many
@@ -116,8 +116,8 @@ class Package:
 
 @contextmanager
 def _zip_errors() -> Generator[None]:
-    """Convert errors of `zipfile` to FileCorrupt. Depending on the damage, it also raises errors other than BadZipFile,
-    such as ValueError.
+    """Convert errors of `zipfile` to FileCorrupt. Depending on the damage, `zipfile` also raises errors other than
+    BadZipFile, such as ValueError.
     """
     try:
         yield
@@ -350,7 +350,7 @@ def workbook_part(package: Package) -> str | None:
 
 def _is_workbook(package: Package, part: str) -> bool:
     """Return whether a part is a workbook, judging by its name or its content. Word documents and presentations are
-    packages of the same form.
+    also such packages.
     """
     if part.lower() in _USUAL_NAMES:
         return True

@@ -237,10 +237,10 @@ async def _feeding(
     process: asyncio.subprocess.Process, request: bytes, pieces: AsyncIterator[bytes] | None, *, stays_open: bool
 ) -> AsyncGenerator[None]:
     """Send the request and the stream `pieces` to the worker while the context is open. If `pieces` fails, its error
-    replaces the worker's error that follows from it.
+    replaces the resulting error of the worker.
 
-    If `stays_open` is set, the worker's input is not closed afterward, because the worker's chunk requests are
-    answered there.
+    If `stays_open` is set, the worker's input is not closed afterward, because the worker's chunk requests are answered
+    there.
     """
     feeding = asyncio.create_task(_feed(process, request, pieces, stays_open=stays_open))
     try:

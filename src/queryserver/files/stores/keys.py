@@ -34,9 +34,9 @@ def path_name(segment: str) -> str | None:
 
 
 def relative_path(rest: str) -> str | None:
-    """Return the relative path for the rest of a key, or None if one of its segments is reserved.
+    """Return the relative path for the end of a key, or None if one of its segments is reserved.
 
-    `rest` is what follows the directory's prefix in the key. A directory's key ends with a slash.
+    `rest` is the part of the key after the directory's prefix. A directory's key ends with a slash.
     """
     names = [path_name(segment) for segment in rest.removesuffix("/").split("/")]
     path_names = [name for name in names if name is not None]

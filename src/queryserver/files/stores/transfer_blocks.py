@@ -1,4 +1,4 @@
-"""Block sizes for reads and writes in stores, and retries of idempotent calls.
+"""Read sizes, block-wise reading of bodies, and retries of idempotent calls for stores.
 
 A few concurrent readers use large reads for speed. As their number grows, the read size shrinks to save memory.
 """

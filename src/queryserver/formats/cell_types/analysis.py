@@ -40,7 +40,7 @@ class WarningCode(StrEnum):
 
 @dataclass(slots=True)
 class SampleWarning:
-    """A warning about the sample. `rows` has the numbers (from 1) of the first ten records concerned.
+    """A warning about the sample. `rows` contains the numbers, starting at 1, of the first ten affected records.
 
     `count` is a number of records, except that `undecodable` counts characters, `skipped_lines` lines, and `null_words`
     cells; `truncated_sample` has count 1 and no records. `skipped_lines` lists the lines above the table.

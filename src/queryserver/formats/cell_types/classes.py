@@ -123,7 +123,7 @@ def text_facts(text: str, *, is_quoted: bool = False) -> CellFacts:
 
 
 def match_form(text: str) -> str | None:
-    """Return the form whose pattern matches the entire text; None if there is none."""
+    """Return the form whose pattern matches the entire text, or None if there is none."""
     if text[:1] not in _FIRST_CHARACTERS:
         return None
     match = _FORM.fullmatch(text)
@@ -280,7 +280,7 @@ def _add_one_by_one(facts: ColumnFacts, cells: pa.StringArray) -> None:
 
 
 def _count_form(facts: ColumnFacts, form: str, cells: pa.StringArray) -> pa.StringArray:
-    """Add the facts of all cells that have the form; return the other cells."""
+    """Add the facts of all cells that have the form, and return the other cells."""
     fits = kernels.match_substring_regex(cells, _ANCHORED[form])
     if fits.true_count:
         count = _DIGIT_COUNTERS.get(form)

@@ -170,7 +170,7 @@ def _case_evidence(header: str, cells: Sequence[str]) -> float:
 
 
 def _letter_case(cell: str) -> str | None:
-    """Return the letter case of a cell; None for scripts without case and for cells with a single letter."""
+    """Return the letter case of a cell, or None for scripts without case and for cells with a single letter."""
     if not _UPPER_OF_TWO.search(cell) or cell.lower() == cell.upper():
         return None
     if cell == cell.lower():
@@ -376,8 +376,8 @@ def numbered_names(width: int) -> Sequence[str]:
 def header_names(header: Cells, width: int) -> Sequence[str]:
     """Derive a name for each column from the header. The names are distinct, even ignoring case.
 
-    The first column with a name keeps it. Later ones get the lowest suffix `_2`, `_3`, … that makes the name different
-    from all others, including names of columns further right.
+    The first column with a name keeps it. Later columns with the same name get the lowest suffix `_2`, `_3`, … that
+    makes the name different from all others, including names of columns further right.
     """
     cells = [*header[:width], *[""] * (width - len(header))]
     cleaned = [_LINE_BREAKS.sub(" ", str(cell).strip()).strip()[:MAX_NAME_CHARACTERS].rstrip() for cell in cells]

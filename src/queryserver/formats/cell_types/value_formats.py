@@ -158,11 +158,12 @@ def parse_value_format(text: str) -> DateFormat | NumberFormat:
 
 _TEXT = pa.string()
 _FIRST_YEAR_OF_1900 = "69"
-"""Two-digit years from this one on belong to the 20th century, lower ones to the 21st, as in POSIX."""
+"""Two-digit years from this year on belong to the 20th century, lower years to the 21st, as in POSIX."""
 
 
 def normalize_cells(cells: pa.StringArray, format_text: str) -> pa.StringArray:
-    """Convert trimmed cells in a format to plain numbers, ISO dates or ISO timestamps; null if a cell does not match.
+    """Convert trimmed cells in a format to plain numbers, ISO dates or ISO timestamps. Cells that do not match become
+    null.
 
     Does not check the calendar: `31/02/2024` becomes `2024-02-31`.
     """
@@ -279,9 +280,9 @@ def profile_column(
 ) -> ColumnProfile:
     """Profile a column of a Block, or a list of text cells or workbook cells.
 
-    A declared format is used if it fits all cells. In text columns, the format is detected otherwise, and null words
-    are detected if `null_words` is None. In workbooks, formats apply only to text cells, and null words are not
-    detected, because cells have declared types there and a text cell is meant as text.
+    A declared format is used if it fits all cells; otherwise, the format of a text column is detected. The null words
+    of a text column are detected if `null_words` is None. In workbooks, formats apply only to text cells, and null
+    words are not detected, because cells have declared types there and a text cell is meant as text.
     """
     if not isinstance(cells, pa.Array) and any(isinstance(cell, TypedText) for cell in cells):
         return _profile(cells, formats)
@@ -335,7 +336,7 @@ def null_words_to_null(cells: pa.StringArray, words: Sequence[str]) -> pa.String
 
 
 def _with_null_words(cells: "pa.StringArray | Sequence[str]", formats: ValueFormats) -> ColumnProfile | None:
-    """Profile the column without its null words; None if its type is text even then."""
+    """Profile the column without its null words. Return None if its type is still text."""
     values = _non_null_texts(cells[:_FIRST_CELLS])
     if values is None:
         return None
@@ -361,7 +362,7 @@ def _is_plain_text(cell: str) -> bool:
 
 
 def _non_null_texts(cells: "pa.StringArray | Sequence[str]") -> pa.StringArray | None:
-    """Return the trimmed cells that are not NULL; None if a workbook cell is not text."""
+    """Return the trimmed cells that are not NULL, or None if a workbook cell is not text."""
     if isinstance(cells, pa.Array):
         formats: pa.StringArray = cells
     elif any(isinstance(cell, TypedText) and cell.kind not in _TEXT_KINDS for cell in cells):
@@ -373,7 +374,7 @@ def _non_null_texts(cells: "pa.StringArray | Sequence[str]") -> pa.StringArray |
 
 
 def _profile_with_format(values: pa.StringArray, form: str) -> ColumnProfile | None:
-    """Profile the normalized cells; None if any cell does not have the format."""
+    """Profile the normalized cells. Return None if any cell does not have the format."""
     plain = normalize_cells(values, form)
     if plain.null_count:
         return None

@@ -216,7 +216,9 @@ class RecordCutter:
         return self._read_unquoted(position)
 
     def _read_quoted(self, start: int) -> tuple[int, bool] | None:
-        """Read a field after its opening quote; None if the quote is not closed or is followed by other text."""
+        """Read a field after its opening quote. Return None if the quote is not closed, or if its closing quote is
+        followed by other text.
+        """
         text, limit = self._text, start + LOOK_AHEAD_CHARACTERS
         closed = self._grammar.closing.match(text, start, limit)
         if closed is None:
@@ -293,7 +295,7 @@ class RecordCutter:
 
 
 def _regular_records_pattern(delimiters: Delimiters) -> re.Pattern[bytes] | None:
-    """Return a pattern for a run of regular records; None if Arrow might read quoted fields differently."""
+    """Return a pattern for a run of regular records, or None if Arrow might read quoted fields differently."""
     field, quote = delimiters.field, delimiters.quote or ""
     is_simple = len(field) == 1 and field.isascii() and field not in "\r\0" and delimiters.record == "\n"
     if not (is_simple and quote and quote.isascii() and quote not in " \r\0"):
@@ -344,7 +346,7 @@ class ArrowCsvReader:
         )
 
     def end(self, text: bytes, start: int) -> int:
-        """Return the end of the records from `start` that `batch` can probably read; `start` if there are none.
+        """Return the end of the records from `start` that `batch` can probably read, or `start` if there are none.
 
         The records have at most MAX_PIECE_BYTES in total.
         """
@@ -360,7 +362,7 @@ class ArrowCsvReader:
         return text.rfind(self._record, start, limit if quote < 0 else quote) + 1 or start
 
     def batch(self, text: bytes) -> pa.RecordBatch | None:
-        """Read records as columns; None if Arrow would read them incorrectly or their widths differ."""
+        """Read records as columns. Return None if Arrow would read them incorrectly or their widths differ."""
         if text.startswith(_BYTE_ORDER_MARK) or not self._is_plain(text):
             return None
         if self._comment and (text.startswith(self._comment) or self._record + self._comment in text):

@@ -291,9 +291,11 @@ def _decoded(excerpt: ByteExcerpt, codec: str, skipped: int, errors: str) -> tup
 
 
 def _count_cut_bytes(excerpt: ByteExcerpt, codec: str) -> int:
-    """Count leading bytes that belong to a character before the window, decoding from a known start of a character.
+    """Count the leading bytes that belong to a character before the window. To do so, decode from a position at which a
+    character certainly begins.
 
-    If there is no such start or the text is invalid, returns 1 for the second byte of a UTF-16 code unit, otherwise 0.
+    If there is no such position or the text is invalid, return 1 for the second byte of a UTF-16 code unit, otherwise
+    0.
     """
     half = excerpt.offset & 1 if codec in _UTF16 else 0
     known = _character_start(excerpt, codec)
@@ -312,7 +314,7 @@ def _count_cut_bytes(excerpt: ByteExcerpt, codec: str) -> int:
 
 
 def _character_start(excerpt: ByteExcerpt, codec: str) -> int | None:
-    """Return the last position before the window at which a character certainly begins; None if there is none."""
+    """Return the last position before the window at which a character certainly begins, or None if there is none."""
     before = excerpt.before
     if codec in _UTF16:
         return max(len(before) - 2 + (excerpt.offset & 1), 0)
@@ -351,7 +353,9 @@ def _detect(sample: bytes, *, is_whole: bool) -> DetectedEncoding:
 
 
 def _detect_unicode(sample: bytes) -> str | None:
-    """Detect UTF-8 and UTF-16 by a byte order mark or NUL bytes; None if there are none. Raises UnsupportedFormat."""
+    """Detect UTF-8 and UTF-16 by a byte order mark or NUL bytes. Return None if there are none. Raises
+    UnsupportedFormat.
+    """
     if sample.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
         raise UnsupportedFormat
     if sample.startswith(codecs.BOM_UTF8):
@@ -487,7 +491,7 @@ def _is_mixed(text: str) -> bool:
 
 
 def _decode_strictly(content: bytes, codec: str) -> str | None:
-    """Decode the content, ignoring a truncated last character; None if it is invalid in the encoding."""
+    """Decode the content, ignoring a truncated last character. Return None if it is invalid in the encoding."""
     try:
         return codecs.getincrementaldecoder(codec)("strict").decode(content)
     except UnicodeDecodeError:

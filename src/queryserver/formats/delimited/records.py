@@ -236,7 +236,7 @@ def _is_blank(cells: Record) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Consecutive records, about 1 MiB of text.
+    """Consecutive records from about 1 MiB of text.
 
     `columns` has one `string` column per cell position. A cell is null if it is missing, if it is empty and unquoted,
     or if it is the unquoted word null in any letter case, ignoring blanks. A quoted empty cell is `""`. Other cells,

@@ -121,7 +121,7 @@ def _common_type(seen: set[pa.DataType], column: Column) -> pa.DataType:
 
 
 def _parquet_type(kind: pa.DataType) -> pa.DataType | None:
-    """Return the type that represents an Arrow type in Parquet; None if Parquet or its readers do not support it."""
+    """Return the type that represents an Arrow type in Parquet, or None if Parquet or its readers do not support it."""
     if pa.types.is_dictionary(kind):
         return _parquet_type(kind.value_type)
     if is_text(kind):

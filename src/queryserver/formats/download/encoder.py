@@ -190,7 +190,7 @@ class FileForm:
 
     format: DownloadFormat
     guard: bool = False
-    """For csv and tsv: put `'` before texts that a spreadsheet could interpret as formulas."""
+    """For csv and tsv: put `'` before strings that a spreadsheet could interpret as formulas."""
     coding: ContentCoding = ContentCoding.IDENTITY
     is_packed: bool = False
     """For arrow: compress the buffers of the batches with LZ4."""
@@ -219,7 +219,9 @@ def max_value(array: pa.Array) -> int:
 
 
 def join_texts(*pieces: pa.Array | str, separator: str = "", null: str | None = None) -> pa.Array:
-    """Join the pieces of each row to a string. NULL pieces are written as `null`; if that is None, the row is NULL."""
+    """Join the pieces of each row into one string. NULL pieces are written as `null`; if that is None, the row is
+    NULL.
+    """
     handling = "emit_null" if null is None else "replace"
     return kernels.binary_join_element_wise(*pieces, separator, null_handling=handling, null_replacement=null or "")
 
@@ -249,7 +251,9 @@ def replace_where(
 
 
 def is_free_text(kind: pa.DataType) -> bool:
-    """Return whether the texts may contain arbitrary characters, unlike those of numbers, times and booleans."""
+    """Return whether values of this type may contain arbitrary characters when written as text, unlike numbers, times
+    and booleans.
+    """
     if pa.types.is_duration(kind) or pa.types.is_interval(kind):
         return True
     return not (pa.types.is_primitive(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind))
@@ -332,7 +336,7 @@ class CsvEncoder(Encoder):
     """Writes CSV or TSV, quoting only where needed. NULL is an empty field; an empty string is `""`.
 
     In a file with one column, both are `""`, because pandas and pyarrow skip empty lines. If `guard` is set, `'` is put
-    before texts that a spreadsheet would interpret as formulas (Contract security T5).
+    before strings that a spreadsheet would interpret as formulas (Contract security T5).
     """
 
     def __init__(self, columns: tuple[Column, ...], *, separator: str, guard: bool) -> None:

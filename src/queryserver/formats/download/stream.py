@@ -117,9 +117,10 @@ class Compressor(Protocol):
 
 
 def preferred_coding(accept_encoding: str) -> ContentCoding:
-    """Return the coding with the highest weight in `Accept-Encoding`; among equals, zstd before gzip before identity.
+    """Return the coding with the highest weight in `Accept-Encoding`. Among equal weights, prefer zstd, then gzip, then
+    identity.
 
-    Returns identity if the header is empty or accepts none of these codings.
+    Return identity if the header is empty or accepts none of these codings.
     """
     weights: dict[str, float] = {}
     for member in accept_encoding.split(","):
@@ -213,7 +214,7 @@ async def download(result: ResultSource, form: FileForm, *, threads: Executor) -
 
 
 async def packed(result: ResultSource, *, threads: Executor) -> PackedStream | None:
-    """Return the stored segments as one Arrow stream; None if a download must convert the rows."""
+    """Return the stored segments as one Arrow stream, or None if a download must convert the rows."""
     async with aclosing(result.packed()) as found:
         segments = [one async for one in found]
     return await asyncio.get_running_loop().run_in_executor(threads, packed_stream, result.columns, segments)

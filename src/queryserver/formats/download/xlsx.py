@@ -114,10 +114,11 @@ class SerialDates:
 
 
 def serial_dates(array: pa.Array, column: Column) -> SerialDates | None:
-    """Convert dates, times and timestamps to serial numbers; None for columns of other types.
+    """Convert dates, times and timestamps to serial numbers. Return None for other columns, and for columns that cannot
+    be converted.
 
-    Some engines return them as text. If the column has a date or time type, text in the standard form is parsed. Times
-    with a zone are converted to UTC. Serial numbers have microsecond precision; Excel displays milliseconds.
+    Some engines return such values as text. If the column has a date or time type, text in the standard form is parsed.
+    Times with a zone are converted to UTC. Serial numbers have microsecond precision; Excel displays milliseconds.
     """
     if is_text(array.type) or pa.types.is_union(array.type):
         read = _parse_dates(array, column)
@@ -166,7 +167,9 @@ def _serial_dates(
 
 
 def _parse_dates(array: pa.Array, column: Column) -> pa.Array | None:
-    """Parse the text of a date or time column. Text in another form becomes NULL; None if all of it would."""
+    """Parse the text of a date or time column. Text in another form becomes NULL. Return None for other columns, and
+    for date and timestamp columns that have no text in the expected form.
+    """
     match column.type:
         case ResultType.DATE:
             form, kind = _DATE_TEXT, pa.date32()

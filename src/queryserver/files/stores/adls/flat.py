@@ -103,7 +103,7 @@ class BlobCalls:
         return (await self._client.change(AzureCall("PUT", location.names, {}, all_headers, content))).headers
 
     async def put_folder(self, location: AzureLocation) -> None:
-        """Create the marker blob of a folder. Fails if a blob of that name exists."""
+        """Create the marker blob of a folder. Raises AzureFailure if a blob of that name exists."""
         await self.put(location, b"", {f"x-ms-meta-{FOLDER}": "true", "if-none-match": "*"})
 
     async def put_block(self, location: AzureLocation, block: str, content: bytes) -> None:

@@ -128,7 +128,7 @@ class AzureFailure(Exception):
 
 @contextmanager
 def unless_missing() -> Generator[None]:
-    """Leave the block without an error if an AzureFailure reports that an object is missing."""
+    """Suppress an AzureFailure that reports a missing object, and leave the block."""
     try:
         yield
     except AzureFailure as failure:

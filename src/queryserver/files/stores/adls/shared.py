@@ -1,4 +1,4 @@
-"""Shared by flat and hierarchical accounts: locations, file statuses, and the common methods of `Storage`."""
+"""The locations, file statuses and `Storage` methods that flat and hierarchical accounts share."""
 
 import re
 import secrets

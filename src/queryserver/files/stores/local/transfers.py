@@ -194,8 +194,8 @@ class Download:
 def make_durable(
     tree: LocalTree, path: str, directory: int, name: str, file: int, size_bytes: int, *, overwrite: bool
 ) -> FileStatus:
-    """Set an open file's mode and flush it to disk. If it will replace a file (`overwrite`), it gets that file's mode
-    and owner.
+    """Set an open file's mode and flush it to disk. If `overwrite` is set, the file gets the mode and owner of the file
+    that it will replace.
 
     Raises VerificationFailed if its size is not `size_bytes`.
     """
@@ -245,8 +245,8 @@ def begin(tree: LocalTree, plan: PartPlan, account: UserAccount | None = None) -
 
 
 def join(tree: LocalTree, plan: PartPlan, staging: str, parts: Sequence[StoredPart], *, overwrite: bool) -> FileStatus:
-    """Turn the staging file into the target by renaming it. Raises VerificationFailed, PathExists; the parts then still
-    exist.
+    """Turn the staging file into the target by renaming it. Raises VerificationFailed and PathExists, after which the
+    parts still exist.
     """
     _check_name(staging)
     sizes = {part.index: part.size_bytes for part in parts}

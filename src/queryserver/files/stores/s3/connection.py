@@ -213,7 +213,7 @@ class S3Options:
     is_secure: bool = True
     path_style: bool = False
     keys: S3Keys | None = None
-    """None to use the credentials of the environment: variables, files, or the role of the machine."""
+    """If None, the credentials of the environment are used: variables, files, or the role of the machine."""
     buckets: tuple[str, ...] = ()
     """The buckets shown in the root; if empty, all buckets that the store lists."""
     allow_bucket_creation: bool = False
@@ -246,7 +246,7 @@ _NO_OVERRIDES: ErrorOverrides = MappingProxyType({})
 
 
 class S3Connection:
-    """A driver client, which the first call creates. Must be closed.
+    """Owns the driver's client, which the first call creates. Must be closed.
 
     The driver sends each request once; `call` retries idempotent calls. The client connects only to the configured
     store: redirects are not followed, and bucket regions are not looked up.

@@ -64,7 +64,9 @@ def _wait_when_canceled(send: Callable[P, Coroutine[Any, Any, SentPart]]) -> Cal
 
 
 class MultipartUpload:
-    """A multipart upload. Its object is invisible until `complete`. The upload must end with `complete` or `abort`."""
+    """A multipart upload. Its object remains invisible until `complete` succeeds. The upload must end with `complete`
+    or `abort`.
+    """
 
     def __init__(self, objects: Objects, location: ObjectLocation, upload_id: str) -> None:
         self._connection = objects.connection

@@ -107,11 +107,11 @@ class WebHdfsAddress:
 
 
 _RENEWED_AFTER_S = 8 * 3600.0
-"""When tokens are renewed. By default, they expire a day after each renewal
+"""The time after which tokens are renewed. By default, they expire a day after each renewal
 (dfs.namenode.delegation.token.renew-interval).
 """
 _REPLACED_AFTER_S = 5 * 24 * 3600.0
-"""When tokens are replaced. By default, they cannot be renewed for more than seven days
+"""The age at which tokens are replaced. By default, they cannot be renewed for more than seven days
 (dfs.namenode.delegation.token.max-lifetime).
 """
 _MAX_TOKENS = 10_000

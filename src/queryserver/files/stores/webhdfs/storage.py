@@ -2,7 +2,7 @@
 
 The parts of a file (Contract storage 9.2) are files in a directory `._qs_parts_<hex>` next to the target. They are
 joined with CONCAT, which moves blocks without copying them, or by streaming if the store does not support CONCAT. Both
-can be resumed after a failure.
+methods can be resumed after a failure.
 """
 
 import asyncio
@@ -240,7 +240,7 @@ class GatewayStorage(ABC):
         await tree.remove(_parts_directory(path, staging), recursive=True)
 
     async def sweep_orphans(self, path: str, older_than_s: float) -> int:
-        """Delete orphaned files. Also restore a file that was moved aside for a replacement that was never
+        """Delete orphaned files. Also restore files that were moved aside for a replacement that was never
         completed.
         """
         tree, path = self.at(path)
@@ -473,7 +473,9 @@ class WebHdfsFileSystem(WebHdfsCluster):
         return WebHdfsStorage(self.tree(user))
 
     async def facts(self, user: model.StorageUser) -> model.ClusterFacts:
-        """Return facts about the cluster and the user. The owner of the root directory is taken to be the superuser."""
+        """Return facts about the cluster and the user. The owner of the root directory is assumed to be the
+        superuser.
+        """
         tree = self.tree(user)
         try:
             async with asyncio.timeout(_FACTS_S):

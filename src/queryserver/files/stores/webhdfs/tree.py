@@ -142,7 +142,7 @@ class Entries:
     listed: Sequence[ListedEntry]
     """The name of each entry, and its `FileStatus` as the store returned it."""
     last: str
-    """The last name. The listing continues after it."""
+    """The name of the last entry, after which the listing continues."""
     remaining: int | None
     """How many entries follow; None if unknown."""
 
@@ -206,7 +206,7 @@ class WebHdfsTree:
 
     async def make_directory(self, path: str, permissions: int) -> bool:
         """Create a directory and its missing parents. Also succeeds if the directory exists. Return False if the store
-        refuses.
+        rejects the call.
         """
         made = await self._change_succeeded("PUT", "MKDIRS", path, permission=f"{permissions:o}")
         # HttpFS applies its own umask.
@@ -240,7 +240,7 @@ class WebHdfsTree:
         return await self._change_succeeded("PUT", "SETREPLICATION", path, replication=str(factor))
 
     async def concat(self, target: str, sources: Sequence[str]) -> None:
-        """Append the source files to the target; the sources are removed. Uses several calls if the paths are long."""
+        """Append the source files to the target, and remove them. Uses several calls if the paths are long."""
         batch, length = list[str](), 0
         for source in sources:
             size = len(encoded(source)) + 3
