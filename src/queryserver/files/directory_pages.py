@@ -244,7 +244,7 @@ class DirectoryPage:
     request: PageRequest
     entries: Sequence[FileStatus]
     total: int
-    """Number of matching entries, or a lower bound unless `total_is_exact`."""
+    """Number of matching entries; only a lower bound unless `total_is_exact` is set."""
     total_is_exact: bool
 
     @property
@@ -253,7 +253,7 @@ class DirectoryPage:
 
     @property
     def previous_number(self) -> int:
-        """Number of the previous page, or of the last page if this one is past the end; 0 on the first page."""
+        """Number of the previous page, or of the last page if this page is past the end; 0 on the first page."""
         return min(self.request.number - 1, self.pages)
 
     @property
@@ -273,11 +273,11 @@ class ListingLimits:
     """Maximum numbers of entries."""
 
     count: int = 100_000
-    """Entries that are counted to determine the total."""
+    """Maximum number of entries that are counted to determine the total."""
     sort: int = 100_000
-    """Entries that are kept in sort order."""
+    """Maximum number of entries that are kept in sort order."""
     scan: int = 1_000_000
-    """Entries that are read for a sorted listing."""
+    """Maximum number of entries that are read for a sorted listing."""
 
 
 class Listings:
@@ -443,8 +443,8 @@ def _matching(batch: Batch, substring: str) -> Sequence[FileStatus]:
 
 
 def _too_many(location: Location, limit: str, *, filter_helps: bool) -> PayloadTooLarge:
-    """Return the error, with advice on how to stay below the limit. Listings by name need no sorting only in stores
-    that list in name order.
+    """Return the error, with advice on how to stay below the limit. Listings by name avoid sorting only in stores that
+    list in name order.
     """
     suggestions = ["a filter"] if filter_helps else []
     if location.file_system.traits.lists_in_order:

@@ -54,7 +54,7 @@ _NEAR_BYTES = 64 * 1024
 _THREAD_BYTES = 32 * 1024
 # Input that decompresses to almost nothing, such as empty gzip members, must not be read forever, so the compressed
 # input is limited to this multiple of the output limit. The ratio exceeds 1 because records rendered as text can be
-# shorter than their stored bytes; gzip and bzip2 output never is.
+# shorter than their stored bytes; the output of gzip and bzip2 practically never is.
 _MAX_PACKED_RATIO = 4
 # Time limit per request, so that a slow store cannot block a thread that all users share.
 _TIMEOUT_S = 300.0

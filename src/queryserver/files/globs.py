@@ -51,7 +51,7 @@ class Pattern:
 
     @property
     def start(self) -> tuple[str, _States]:
-        """The deepest directory that is sure to contain all matches, and the automaton's states there."""
+        """The deepest directory that certainly contains all matches, and the automaton's states there."""
         return "/".join(self._names[: self.fixed]), self._with_optional_directories({self.fixed})
 
     def next_states(self, states: _States, name: str) -> _States:

@@ -146,8 +146,8 @@ class ContentSummary:
 
 @dataclass(frozen=True, slots=True)
 class StorageUser:
-    """The user whose permissions apply in a store. Stores with their own users run calls as `name`; the local root maps
-    `name` to a local user.
+    """The user whose permissions apply in a store. Stores with their own users run calls as `name`; the local root
+    applies its access rules to `name`.
     """
 
     name: str
@@ -391,7 +391,9 @@ def checked_new_name(text: str, *, is_directory: bool = False) -> str:
 
 
 def extension_of(name: str) -> str:
-    """Return the extension in lower case, including its dot; empty if the name has no dot other than a leading one."""
+    """Return the extension in lower case, including its dot. It is empty if the name has no dot other than a leading
+    one.
+    """
     stem, dot, extension = name.rpartition(".")
     return f".{extension.lower()}" if dot and stem else ""
 

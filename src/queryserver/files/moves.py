@@ -51,8 +51,8 @@ _VERBS = {TransferKind.RENAME: "Renamed", TransferKind.MOVE: "Moved", TransferKi
 
 @dataclass(frozen=True, slots=True)
 class LeaseSettings:
-    """Settings for the leases of one process: their owner name, their duration, and the intervals at which leases are
-    renewed and expired leases of other processes are taken over.
+    """The lease settings of one process: the owner name, the lease duration, and the intervals for renewing leases and
+    for taking over expired leases.
     """
 
     owner: str = field(default_factory=lambda: uuid4().hex)
@@ -62,7 +62,8 @@ class LeaseSettings:
 
 
 class Transfers:
-    """Runs moves and copies. While `running()`, also finishes or rolls back the transfers of crashed processes.
+    """Runs moves and copies. While `running()` is active, also finishes or rolls back the transfers of crashed
+    processes.
 
     `body` creates the final response body of a call.
     """
@@ -113,8 +114,8 @@ class Transfers:
     async def claim_unfinished(
         self, user_id: int, kind: TransferKind, source: StoragePath, targets: Sequence[StoragePath]
     ) -> ClaimedTransfer | None:
-        """Claim and return an earlier transfer of the same call that has only its source left to delete, or return
-        None.
+        """Claim and return an earlier transfer of the same call if only the deletion of its source is left. Otherwise,
+        return None.
 
         If a crashed process left the copy incomplete, roll it back and return None, so that the call starts again.
         Raises OperationInProgress if a live process owns the transfer, or if the crashed process wrote so recently that

@@ -37,7 +37,7 @@ _INTERNAL_ERROR_BODY: Mapping[str, Any] = {"status": -1, "code": "internal_error
 
 @dataclass(slots=True)
 class Progress:
-    """The progress of an operation in items, updated by the running work."""
+    """The progress of an operation, counted in items and updated by the running work."""
 
     operation_id: UUID | None = None
     done: int = 0
@@ -212,8 +212,8 @@ Outcomes = Mapping[str, T | QueryServerError]
 
 
 def distinct_items(sent: Sequence[str], *, parameter: str = "path") -> Sequence[str]:
-    """Return the items without duplicates, in order. Raises MissingParameter if there are none, too_many_entries above
-    1000.
+    """Return the items without duplicates, in order. Raises MissingParameter if there are none, and too_many_entries if
+    there are more than 1000.
     """
     items = list(dict.fromkeys(sent))
     if not items:

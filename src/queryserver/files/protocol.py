@@ -42,7 +42,7 @@ class StorageTraits:
     escapes: Escapes = Escapes.NONE
     """Which of the store's names are escaped in paths."""
     max_copy_bytes: int | None = None
-    """Copies within the store skip files larger than this (Ozone, Contract storage 7.3)."""
+    """Copies within the store skip files larger than this size (Ozone, Contract storage 7.3)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ class CheckedWrites(Protocol):
         """Like `write`, but without the separate requests.
 
         The caller has just checked that the parent is a directory, and that `path` is free or a file to overwrite.
-        Unless `overwrite` is set, a file that has been created since is still not overwritten.
+        Unless `overwrite` is set, a file that has been created in the meantime is not overwritten either.
         """
         ...
 

@@ -305,8 +305,8 @@ class CallerFiles:
         return _RequestedPath(path, PathSpelling.read(text, path))
 
     def _location(self, requested: _RequestedPath, scope: Scope) -> Location:
-        """Return the path with its store. Raises PermissionDenied if the API token, the connector or the user does not
-        permit the access.
+        """Return the path together with its store. Raises PermissionDenied if the API token, the connector or the user
+        does not permit the access.
         """
         self._require_running()
         if not self._user.has_scope(scope):
@@ -506,8 +506,8 @@ def _reject_link(path: StoragePath, status: FileStatus) -> FileStatus:
 
 
 def _require_new_name(path: StoragePath, *, is_directory: bool) -> None:
-    """Check a new entry's name. The statement would use the name exactly as written, so surrounding whitespace is not
-    stripped but also raises InvalidName.
+    """Check a new entry's name. Surrounding whitespace also raises InvalidName, because the statement would use the
+    name exactly as written.
     """
     if checked_new_name(path.name, is_directory=is_directory) != path.name:
         raise errors.InvalidName("A new name must not begin or end with whitespace.")

@@ -178,7 +178,7 @@ class TransferSteps:
         return moved
 
     async def roll_back(self) -> None:
-        """Delete the entries that this transfer created in the target; leave all other entries."""
+        """Delete the entries that this transfer created in the target, and leave all other entries unchanged."""
         if not self._transfer.overwrite:
             async for keys in self._windows(EntryKind.FILE, _CREATED):
                 await self._delete_each(keys, self._remove_file)
@@ -384,8 +384,8 @@ class TransferSteps:
                 try:
                     await _delete_directory(self._to.storage, target)
                 except errors.DirectoryNotEmpty:
-                    # The directory stays if other clients have created entries in it. Raise if it only has temporary
-                    # files, which are still too recent to be recognized as those of a crashed process.
+                    # The directory stays if other clients have created entries in it. Raise the error if it contains
+                    # only temporary files, which are still too recent to be attributed to a crashed process.
                     if not await _has_entries(self._to.storage, target):
                         raise
                 await self._mark([key], KeyState.DELETED)
@@ -432,7 +432,8 @@ class TransferSteps:
 def is_unchanged(listed: FileStatus, now: FileStatus) -> bool:
     """Return whether the entry appears unchanged since it was listed.
 
-    If both have tags, the modification times are not compared, because listings may report finer ones than `stat`.
+    If both have tags, the modification times are not compared, because listings may report more precise times than
+    `stat`.
     """
     if listed.tag and now.tag:
         return (listed.kind, listed.size_bytes, listed.tag) == (now.kind, now.size_bytes, now.tag)

@@ -412,8 +412,8 @@ class OrphanSweep:
         await self.end(write_id)
 
     def renewing(self, write_id: UUID) -> AbstractAsyncContextManager[None]:
-        """Renew the record while the block runs, so that the record is never older than the files that a crash
-        leaves.
+        """Renew the record while the block runs, so that the record is never older than the files that a crash would
+        leave behind.
         """
         return renewed(partial(self._writes.touch, write_id), every_s=self._touch_every_s)
 

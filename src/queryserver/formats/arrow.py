@@ -1,8 +1,8 @@
 """Arrow helpers: column types, value sizes, type predicates, dictionaries, unions, and tables as bytes.
 
 A text union is a dense union with two members. It represents values that the Arrow type of a column cannot hold:
-infinite dates, years before 1 and after 9999, NaN decimals. The first member contains the values that fit the type. The
-second contains the engine's text for all other values. Its type codes are not used by unions that engines declare.
+infinite dates, years before 1 or after 9999, and NaN decimals. The first member contains the values that fit the type.
+The second contains the engine's text for all other values. Its type codes are not used by unions that engines declare.
 Cells show the engine's text, and files have the column's type, whatever its values (Contract editor 8.2).
 """
 
@@ -329,7 +329,9 @@ PLAIN_TYPES: Mapping[ResultType, pa.DataType] = {
     ResultType.TIMESTAMP: pa.timestamp("us"),
     ResultType.BINARY: pa.binary(),
 }
-"""Arrow types that represent the values exactly. Other types are strings, unless an engine has a better Arrow type."""
+"""Arrow types that represent the values exactly. Values of other types are strings, unless an engine has a better Arrow
+type.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,7 +136,7 @@ _CODECS: Mapping[str, Callable[[bytes], bytes]] = MappingProxyType(
 
 
 def _reader_schema(schema: Any) -> Any:
-    """Reduce a schema to names, types, and those logical types that `_LOGICAL_READERS` supports."""
+    """Reduce a schema to names, types, and the logical types that `_LOGICAL_READERS` supports."""
     if isinstance(schema, str):
         return {"type": schema, "logicalType": _logical_name(schema, "")} if schema in {"float", "double"} else schema
     if isinstance(schema, list):

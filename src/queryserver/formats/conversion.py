@@ -1,9 +1,9 @@
 """Converts rows of a file to Arrow batches. Bad rows are left out and explained (Contract importer 13.2).
 
 Converting a column gives the same values as converting each cell with `cell_converter`. Arrow accepts more forms of
-numbers and times than the contract (`007`, `0x1F`, `+5`), so it only converts cells that match a pattern; other cells
-are converted one by one. Most columns of numbers, dates and timestamps can be checked without patterns, in half the
-time.
+numbers and times than the contract (`007`, `0x1F`, `+5`), so Arrow converts only cells that match a pattern. Other
+cells are converted one by one. Most columns of numbers, dates and timestamps can be checked without patterns, in half
+the time.
 """
 
 import math
@@ -110,7 +110,9 @@ class TargetColumn:
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A row that is left out, and the error in its first invalid column. `record` counts from 1, with the header."""
+    """A row that is left out, and the error in its first invalid column. `record` is counted from 1, including the
+    header.
+    """
 
     record: int
     reason: str

@@ -1,4 +1,5 @@
-"""Locates the table in a text: lines above it, comment lines and the number of columns (Contract importer 10.8).
+"""Locates the table in a text: detects the lines above it, comment lines, and the number of columns (Contract importer
+10.8).
 
 Many tables have titles, notes and blank lines above them. These are detected from the records that a separator yields.
 """
@@ -132,7 +133,7 @@ def _count_notes_below(records: Sequence[Record], follows_blank_line: Callable[[
 def _without_comments(
     records: Sequence[Record], declared: str | None, field: str
 ) -> tuple[str, Sequence[Record], Sequence[int]]:
-    """Return the prefix of comment lines (`""` if there are none), the other records, and the indexes of these."""
+    """Return the prefix of comment lines (`""` if there are none), the other records, and their indexes."""
     unchanged = "", records, range(len(records))
     if declared is not None:
         rest = [number for number, record in enumerate(records) if not (declared and record[0].startswith(declared))]

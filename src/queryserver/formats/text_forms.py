@@ -17,7 +17,9 @@ from queryserver.formats.arrow import is_binary, is_text, kernels
 
 _TEXT = pa.string()
 _PLAIN_SCALES = range(7)
-"""Decimal scales that Arrow always writes without an exponent. Like Java, Arrow writes an exponent below 10^-6."""
+"""Decimal scales that Arrow always writes without an exponent. Like Java, Arrow writes numbers below 10^-6 with an
+exponent.
+"""
 _UTC = frozenset({"UTC", "utc", "Etc/UTC", "Etc/GMT", "GMT", "Z", "Zulu", "+00:00", "-00:00"})
 _TICKS_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _DAY_S = 86_400

@@ -153,7 +153,9 @@ def _is_hadoop_start(head: bytes, size_bytes: int) -> bool:
 
 
 class StreamsUnpacker:
-    """Decompresses gzip members or bzip2 streams. `padding` may follow a member, such as the zeros of tape blocks."""
+    """Decompresses gzip members or bzip2 streams. Bytes in `padding` may follow a member, for example the zeros that
+    fill a tape block.
+    """
 
     def __init__(
         self, name: str, begin: Callable[[], Any], unpack: Callable[[Any, bytes], Iterator[bytes]], padding: bytes = b""
@@ -337,7 +339,7 @@ class ByteExcerpt:
 
     @property
     def requested(self) -> bytes:
-        """The requested bytes; fewer than `length` at the end of the stream."""
+        """The requested bytes, which are fewer than `length` at the end of the stream."""
         return self.content[: self.length]
 
     @property

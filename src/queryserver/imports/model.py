@@ -108,7 +108,7 @@ _WITH_TIMESTAMPS = ("postgresql", "trino", "duckdb", "mysql")
 _MICROSECONDS: Mapping[str, Sequence[str]] = {
     "TIMESTAMP": _WITH_TIMESTAMPS, "DATETIME": ("mysql",), "TIME": ("postgresql", "mysql"),
 }  # fmt: skip
-"""Dialects in which a type may be declared with a precision of 6, the precision that is stored anyway."""
+"""Dialects in which a type may be declared with a precision of 6. Values are always stored with this precision."""
 # No column of a new table may have these types: files cannot fill the first four, and a column of NULLs is useless.
 _NEVER_ALLOWED = frozenset({BaseType.BINARY, BaseType.ARRAY, BaseType.STRUCT, BaseType.OBJECT, BaseType.NULL})
 # The base type to use for a type name that stands for several base types.
@@ -218,8 +218,8 @@ _LIMITS: Mapping[str, NameLimit] = {
     "impala": NameLimit(128),
 }
 _DEFAULT_LIMIT = NameLimit(MAX_NAME_CHARACTERS)
-"""For dialects with a higher limit or none: duckdb and sqlite have no limit, the metastore of hive and sparksql allows
-767 characters, phoenix allows more, and in trino the limit depends on the catalog.
+"""The limit for dialects that have a higher limit or none: duckdb and sqlite have no limit, the metastore of hive and
+sparksql allows 767 characters, phoenix allows more, and in trino the limit depends on the catalog.
 """
 
 
@@ -230,8 +230,8 @@ def name_limit(dialect: str) -> NameLimit:
 def engine_names(names: Sequence[str], dialect: str) -> Sequence[str]:
     """Truncate the names that are too long for the dialect. The results are distinct, ignoring case.
 
-    If several truncated names are equal, the first keeps the name, and the others get the suffixes `_2`, `_3` and so
-    on. `names` must be distinct.
+    If several truncated names are equal, the first column keeps the name, and later columns get the suffixes `_2`, `_3`
+    and so on. `names` must be distinct.
     """
     limit = name_limit(dialect)
     taken = {name.lower() for name in names if limit.allows(name)}

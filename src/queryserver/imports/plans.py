@@ -355,8 +355,9 @@ class TableCreations:
     async def create(self, user: User, request: TableRequest) -> CreatedImport:
         """Check the request as far as possible without importing, and record the import as a statement.
 
-        Raises import_connector_not_found, invalid_dialect, import_target_denied, invalid_columns, table_exists; and the
-        errors of Previews and ImportSources (reading) and ImportSubmissions (recording).
+        Raises import_connector_not_found, invalid_dialect, import_target_denied, invalid_columns, table_exists, the
+        errors of `Previews` and `ImportSources` (reading the file), and the errors of `ImportSubmissions` (recording
+        the import).
         """
         connector = await self._connector(user, request.connector)
         if request.replace and connector.dialect not in REPLACING_DIALECTS:

@@ -150,7 +150,9 @@ class _Import:
     plan: ImportPlan
     file: ImportFile
     text_bytes: int | None
-    """Size of a text file, for its progress; None for other files, whose number of rows is only known at the end."""
+    """Size of a text file, from which the progress is computed. None for other files, whose number of rows is known
+    only at the end.
+    """
     report: ImportReport
     scratch: "ScratchRows"
     ledger: StatementLedger

@@ -259,8 +259,8 @@ class Columns:
     width: int
 
     def cut(self, row: Row) -> list[TypedText]:
-        """Return the cells of a row in these columns; more than `width` cells if the row also uses other columns.
-        Raises FileTooComplex.
+        """Return the cells of a row in these columns. The result has more than `width` cells if the row also uses other
+        columns. Raises FileTooComplex.
         """
         first, end = self.first, self.first + self.width
         if row and (min(row) < first or max(row) >= end):

@@ -222,7 +222,7 @@ def _value(attributes: Mapping[str, str], cell: ET.Element) -> TypedText:
 
 
 def _time_of_day(text: str) -> TypedText:
-    """Return the cell for a time of day or a duration. ODS writes both as durations; those below 24 hours become
+    """Return the cell for a time of day or a duration. ODS stores both as durations; durations below 24 hours become
     times.
     """
     cell = cells.iso_cell(text) or cells.text_cell(text)

@@ -60,7 +60,7 @@ class Package:
     """The parts of a zip file by name. If several parts have the same name, the last one is used."""
 
     def __init__(self, file: BinaryIO) -> None:
-        """Read the zip directory. Raises FileCorrupt if it is not readable, FileTooComplex if it has too many
+        """Read the zip directory. Raises FileCorrupt if it is not readable, and FileTooComplex if it has too many
         entries.
         """
         with _zip_errors():

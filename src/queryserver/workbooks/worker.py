@@ -232,7 +232,9 @@ class OpenWorkbook:
         self._sheets = OdsSheets(Package(file)) if kind is WorkbookKind.ODS else _LibrarySheets(file, kind)
 
     def sheet_names(self) -> list[str]:
-        """Return the names of the worksheets in order, including hidden ones. Raises FileCorrupt, FileTooComplex."""
+        """Return the names of the worksheets in order, including hidden worksheets. Raises FileCorrupt,
+        FileTooComplex.
+        """
         return self._sheets.names()
 
     def rows(self, sheet: str, notes: cells.RowNotes | None = None, *, skip: int = 0) -> Iterator[cells.Row]:

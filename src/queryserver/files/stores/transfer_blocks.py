@@ -46,7 +46,7 @@ class Blocks:
         self._rest = memoryview(b"")
 
     async def take(self, size_bytes: int) -> bytearray:
-        """Return the next `size_bytes` bytes; fewer at the end of the body."""
+        """Return the next `size_bytes` bytes, or fewer at the end of the body."""
         block = bytearray()
         while len(block) < size_bytes:
             if not self._rest:

@@ -101,7 +101,7 @@ class WidthUncertain(Exception):
 
 
 def sample_width(records: Iterable[Cells], *, has_header: bool, is_whole: bool = True) -> int:
-    """Return the number of columns (Contract importer 7.3.4); 0 if there are no records.
+    """Return the number of columns (Contract importer 7.3.4), or 0 if there are no records.
 
     The result for only the first records of a sample may be wrong; in that case `analyze_blocks` raises WidthUncertain.
     `is_whole` states that there are no other records.

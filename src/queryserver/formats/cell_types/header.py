@@ -321,7 +321,8 @@ def _are_header_values(header: Cells, kinds: Sequence[CellKind], columns: Sequen
 def _are_header_dates(header: Cells, dates: Sequence[int], columns: Sequence[_Column]) -> bool:
     """Return whether dates in the first record are column names.
 
-    They are if at least one is above numbers, or if several in sequence are above text. Empty columns are ignored.
+    Dates are column names if at least one of them is above numbers, or if several in sequence are above text. Empty
+    columns are ignored.
     """
     types = {columns[place].type for place in dates}
     if types <= _NUMBERS | {BaseType.NULL} and types & _NUMBERS:

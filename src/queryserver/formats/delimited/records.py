@@ -247,13 +247,15 @@ class Block:
     """
 
     first_record: int
-    """Number of the first record in the file, counted from 1, with the header but without blank lines."""
+    """Number of the first record in the file, counted from 1, including the header but not blank lines."""
     columns: pa.RecordBatch
     long_rows: Sequence[int] = ()
     short_rows: Sequence[int] = ()
     unclosed: Sequence[int] = ()
     wider_rows: Sequence[int] = ()
-    """`long_rows`, and rows that lost only blank cells. Blocks that Arrow reads do not list the latter."""
+    """`long_rows`, and rows that lost only blank cells. In blocks that Arrow reads, rows of the second kind are not
+    listed.
+    """
 
 
 class BlockReader:

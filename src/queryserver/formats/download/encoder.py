@@ -67,11 +67,11 @@ class ResultSource(Protocol):
         ...
 
     def schemas(self) -> AsyncGenerator[pa.Schema]:
-        """Yield the distinct schemas of `tables`, in any order; if possible, without reading the rows."""
+        """Yield the distinct schemas of `tables` in any order, if possible without reading the rows."""
         ...
 
     def packed(self) -> AsyncGenerator[PackedRows]:
-        """Yield the stored segments, in order; none if the rows are not stored in segments."""
+        """Yield the stored segments in order. Yield nothing if the rows are not stored in segments."""
         ...
 
 
@@ -260,7 +260,9 @@ def is_free_text(kind: pa.DataType) -> bool:
 
 
 def texts(array: pa.Array, column: Column) -> pa.Array:
-    """Return each value as raw text; NULL stays NULL. Binary becomes base64, nested values become compact JSON."""
+    """Return each value as raw text; NULL stays NULL. Binary values become base64, and nested values become compact
+    JSON.
+    """
     made = text_form(array)
     if made is None and needs_values(array.type, column):
         return value_texts(cell_values(array, column))

@@ -221,7 +221,7 @@ async def packed(result: ResultSource, *, threads: Executor) -> PackedStream | N
 
 
 class BackgroundEncoder:
-    """Encodes the next rows in a thread while the previous ones are being sent."""
+    """Encodes the next rows in a thread while the previous rows are being sent."""
 
     def __init__(self, encoder: Encoder, threads: Executor) -> None:
         self._encoder = encoder

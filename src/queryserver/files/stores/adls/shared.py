@@ -183,7 +183,8 @@ async def _check_size(body: AsyncIterator[bytes], size_bytes: int) -> AsyncGener
 class AzureStorage(ABC):
     """The methods of `Storage` that both kinds of accounts share. All users share one instance.
 
-    The abstract methods call the service for the kind of account. They raise AzureFailure as well as domain errors.
+    The abstract methods call the service that the kind of account requires. They raise AzureFailure as well as domain
+    errors.
     """
 
     has_flat_keys = False

@@ -156,7 +156,7 @@ class UserQuotas:
     def _measured(self, access: AccessRules) -> _Usage:
         """Return the user's usage, measured again if it is older than 30 s.
 
-        Only one thread per user measures. The others use the previous values, and wait only for the very first
+        Only one thread per user measures. Other threads use the previous values, and wait only for the first
         measurement.
         """
         usage = self._users[access.user.name]

@@ -163,8 +163,8 @@ class LocalStorage:
                 if batch.cursor is None:
                     return
         finally:
-            # Not awaited, because this generator may be closed while the event loop shuts down. `FileThreads.close`
-            # waits for it.
+            # The call is not awaited, because this generator may be closed while the event loop shuts down.
+            # `FileThreads.close` waits for it.
             self._threads.start(partial(alone, batches.close))
 
     async def read(
@@ -412,7 +412,8 @@ class UserStorage(LocalStorage):
 
 
 class PrivateStorage(LocalStorage):
-    """Files of queryserver itself below `root`, which is created if missing. Files have mode 0600, directories 0700.
+    """Accesses the files that queryserver itself stores below `root`, which is created if missing. Files have mode
+    0600, directories 0700.
 
     File operations run in a pool of `max_threads` threads. Operations that exceed `timeout_s` raise StorageUnavailable.
     Must be closed.

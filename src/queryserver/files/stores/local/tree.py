@@ -120,7 +120,7 @@ def kind_of(found: os.stat_result) -> EntryKind:
 def _moment(since_epoch_ns: int) -> datetime | None:
     """Return the timestamp, or None if it is out of range: some file systems store arbitrary numbers."""
     try:
-        # Computed with integers, because seconds as a float would be rounded.
+        # The time is computed with integers, because seconds as a float would be rounded.
         return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=since_epoch_ns // 1000)
     except OverflowError:
         return None
@@ -407,9 +407,9 @@ def listing(
     """Yield the entries of a directory in the order of the file system, at most `size` per batch.
 
     Omits reserved names and paths for which `shows` returns False. A cursor consists of the last name returned and the
-    number of names up to it. To resume, the directory is listed again and the names up to that name are skipped; if it
-    no longer exists, that number of names is skipped. This relies on the fact that most file systems keep the order of
-    entries when others are created or deleted.
+    number of names up to it. To resume, the directory is listed again and the names up to that name are skipped. If the
+    entry no longer exists, that number of names is skipped. This relies on the fact that most file systems keep the
+    order of entries when others are created or deleted.
     """
     prefix = f"{path}/" if path else ""
     with tree.directory(path) as directory:
@@ -434,7 +434,7 @@ def listing(
                 ahead = next(names, None)
                 entries: list[FileStatus] = []
                 for name in batch:
-                    with suppress(FileNotFoundError):  # deleted since
+                    with suppress(FileNotFoundError):  # deleted in the meantime
                         found = os.stat(file_name(name), dir_fd=directory, follow_symlinks=False)
                         entries.append(status_of(prefix + name, found))
                 yield Batch(tuple(entries), None if ahead is None else f"{count}/{batch[-1]}")

@@ -202,7 +202,7 @@ class S3Storage:
                     if entry["Key"] != target.key or entry["Initiated"] >= before:
                         continue
                     upload = uploads.MultipartUpload(self._objects, target, entry["UploadId"])
-                    with suppress(MultipartUploadMissing):  # completed since
+                    with suppress(MultipartUploadMissing):  # completed in the meantime
                         if await upload.last_sent_at(entry["Initiated"]) < before:
                             await upload.discard()
                             swept += 1

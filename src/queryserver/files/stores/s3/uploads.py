@@ -210,7 +210,9 @@ class MultipartUpload:
 
 
 def joined_tag(parts: Sequence[SentPart]) -> str:
-    """Return the tag that S3 gives an object joined from these parts; empty if their tags are not MD5 sums."""
+    """Return the tag that S3 gives an object joined from these parts. It is empty if the tags of the parts are not MD5
+    sums.
+    """
     try:
         sums = [bytes.fromhex(part.tag) for part in parts if len(part.tag) == _TAG_LENGTH]
     except ValueError:

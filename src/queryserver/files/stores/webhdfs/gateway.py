@@ -312,7 +312,7 @@ class Gateway:
                 if self._tokens:
                     identity = {"delegation": await self._tokens.get(user)}
                 else:
-                    # Omitted for the service user, which would otherwise need permission to act on behalf of itself.
+                    # `doas` is omitted for the service user, which would need permission to act on behalf of itself.
                     acting = {} if user == self._service_user else {"doas": user}
                     identity = {"user.name": self._service_user, **acting}
                 parameters = {"op": call.op, **call.parameters, **identity}
