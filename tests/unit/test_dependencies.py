@@ -216,7 +216,7 @@ def unpinned(name: str, machine: dict[str, str]) -> set[str]:
 
 @pytest.mark.parametrize("name", TOGETHER)
 def test_lock_files_are_complete_on_every_machine(name: str):
-    """For example, redis requires async-timeout only on Python versions below 3.11.3."""
+    """Requirements differ between machines: for example, redis requires async-timeout only on Python below 3.11.3."""
     lacking = {
         f"{one} on {machine['sys_platform']} {machine['platform_machine']}, Python {machine['python_full_version']}"
         for machine in machines()

@@ -63,7 +63,7 @@ def code_words(document: Path) -> Iterator[str]:
 
 
 def slug(heading: str) -> str:
-    """Return the anchor that a heading gets."""
+    """Return the anchor of a heading."""
     return re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-")
 
 
@@ -209,7 +209,7 @@ class Record:
     title: str
     file: str
     status: str
-    """As in the index: `accepted`, or `superseded by` and the other record."""
+    """The status as written in the index: `accepted`, or `superseded by` followed by the newer record."""
     changes: list[int]
     """The numbers of the records that this record amends or supersedes."""
     changed_by: list[int]

@@ -116,7 +116,7 @@ def text_findings(file: Path, lines: Iterator[tuple[int, str]]) -> Iterator[str]
 
 
 def test_names_use_plain_words() -> None:
-    # One test for both directions: parsing all files takes seconds.
+    # A single test checks both directions, because parsing all files takes seconds.
     found = [finding for file in python_files() for finding in name_findings(file)]
     refused = [finding.message for finding in found if finding.name not in EXCEPTIONS[finding.kind]]
     assert not refused, "\n" + "\n".join(refused)

@@ -289,7 +289,7 @@ async def under_way(shares: BodyShares, *, user_id: int, number: int) -> AsyncIt
 
 
 async def refused(shares: BodyShares, user_id: int) -> type[BaseException] | None:
-    """Return the type of the error that refuses another request body of the user; `None` if the body is accepted."""
+    """Return the type of the error that rejects another request body of the user; `None` if the body is accepted."""
     body = Unfinished()
     call = asyncio.create_task(read_body(request(body, shares), max_bytes=_PIECE, user_id=user_id))
     awaited = asyncio.create_task(body.is_awaited.wait())

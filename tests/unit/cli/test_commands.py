@@ -32,7 +32,7 @@ def command_in(directory: Path, **environ: str) -> Command:
 
 @pytest.fixture
 def command(tmp_path: Path, database_dsn: str) -> Command:
-    """Run the program on a migrated database."""
+    """Provide a function that runs the program on a migrated database."""
     return command_in(tmp_path, QUERYSERVER__DESKTOP__DATABASE__URL=database_dsn)
 
 

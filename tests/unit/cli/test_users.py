@@ -12,7 +12,7 @@ ISSUERS = f"acme_login.MailServer, jwt:{ISSUER}, ldap"
 
 @pytest.fixture
 def command(tmp_path: Path, database_dsn: str) -> Command:
-    """Run the program on a migrated database, with the settings of a key server."""
+    """Provide a function that runs the program on a migrated database with the settings of a key server."""
     return command_in(
         tmp_path,
         QUERYSERVER__DESKTOP__DATABASE__URL=database_dsn,

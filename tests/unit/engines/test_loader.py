@@ -44,7 +44,7 @@ async def test_staging_table_that_cannot_be_dropped_stays_in_ledger() -> None:
 
 
 async def test_cancellation_during_ledger_call_leaves_ledger_empty() -> None:
-    """The interrupted call may already have recorded the table in the ledger."""
+    """The interrupted call may already have recorded the table, so the entry must be removed."""
     telling, go_on, drops = asyncio.Event(), asyncio.Event(), 0
 
     async def told(_table: TableName) -> None:

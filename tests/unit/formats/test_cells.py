@@ -178,7 +178,7 @@ def test_infinite_dates_and_timestamps_are_written_as_infinity():
 @pytest.mark.parametrize("eras", [100, 1_000, 14_000, -100, -14_000])
 @pytest.mark.parametrize("day", [date(2000, 2, 29), date(2100, 2, 28), date(2023, 12, 31), date(2399, 3, 1)])
 def test_years_beyond_arrow_limits_are_written_as_text(day: date, eras: int):
-    """The calendar repeats every 400 years, which are 146,097 days."""
+    """The expected dates follow from the period of the calendar: 400 years, or 146,097 days."""
     days = (day - date(1970, 1, 1)).days + eras * 146_097
     expected = f"{day.year + 400 * eras:04d}{day:-%m-%d}"
     assert raw(pa.array([days], pa.int32()).view(pa.date32())) == [expected]

@@ -51,7 +51,7 @@ async def test_null_is_empty_and_empty_text_is_quoted():
     "array", [pa.array([1, None, 3, None]), pa.array(["1", "", "3", None])], ids=lambda array: str(array.type)
 )
 async def test_null_in_a_single_column_is_quoted(wanted, array):
-    """An unquoted NULL would be an empty line, which readers skip (`tests/api/test_field_values.py`)."""
+    """An unquoted NULL would produce an empty line, which readers skip (`tests/api/test_field_values.py`)."""
     assert await downloaded(one_column(array, R.BIGINT), wanted) == b'c\r\n1\r\n""\r\n3\r\n""\r\n'
 
 
@@ -304,5 +304,5 @@ BROKEN_TEXT = pa.Array.from_buffers(
     ids=lambda value: str(value.type) if isinstance(value, pa.Array) else value.name,
 )
 async def test_download_values_equal_page_values(array, kind):
-    """Pages and downloads both use the raw form, but a page encodes it by value and a download by column."""
+    """Pages and downloads both use the raw form, but pages encode value by value and downloads column by column."""
     assert await values(array, kind) == cell_values(array, column("c", kind))

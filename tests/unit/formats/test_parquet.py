@@ -82,9 +82,7 @@ def test_columns_are_read_in_every_codec_with_and_without_dictionaries(codec, di
 
 @pytest.mark.parametrize("encoding", ["DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"])
 def test_categories_may_use_plain_value_encodings(encoding):
-    """The Arrow schema stored in the file asks for dictionary columns, which Arrow cannot build from these
-    encodings.
-    """
+    """The Arrow schema in the file requests dictionary columns, which Arrow cannot build from these encodings."""
     values = pa.array(TEXTS)
     nested = pa.StructArray.from_arrays([values.dictionary_encode()], ["y"])
     table = pa.table({"x": values.dictionary_encode(), "s": nested, "n": range(SAME)})

@@ -441,7 +441,7 @@ HERE = Path(__file__).parent
 
 @pytest.mark.storage(44)
 def test_index_without_a_dictionary_is_broken_data() -> None:
-    """The file has lost the values of a dictionary page, which Arrow notices only when it uses the dictionary."""
+    """The dictionary page of the file has lost its values, which Arrow notices only when it uses the dictionary."""
     content = (HERE / "parquet" / "index_out_of_bounds.parquet").read_bytes()
     with pytest.raises(DecompressionFailed):
         list(parquet_lines(io.BytesIO(content)))

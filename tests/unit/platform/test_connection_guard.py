@@ -157,7 +157,7 @@ def test_hidden_refusal_is_reported_unless_another_connection_followed(port, tex
 
 
 def test_refusal_text_alone_is_not_a_refusal(port: int) -> None:
-    """The same text could also come from a server."""
+    """A server could send the same text in an error message of its own."""
 
     def log_in() -> None:
         connect("127.0.0.2", port)

@@ -225,8 +225,8 @@ async def test_caller_never_gets_result_of_earlier_query():
 
 @pytest.mark.parametrize("turns", range(12))
 async def test_caller_never_waits_for_a_reader_that_has_just_ended(turns: int):
-    """The second caller starts in each loop iteration in turn, including the one in which the reader takes its last
-    step.
+    """Over all cases, the second caller starts in every loop iteration, including the one in which the reader takes its
+    last step.
     """
     reader = Squares(Store(), max_queries=1)
 

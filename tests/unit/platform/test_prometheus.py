@@ -62,7 +62,7 @@ def test_open_sessions_and_uploads_are_counted():
 
 @pytest.mark.platform(100)
 def test_worker_metrics_are_aggregated(tmp_path):
-    """The counters of a worker outlive it, but its gauges do not."""
+    """A worker's counters are kept after the worker has ended, but its gauges are dropped."""
     environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
 
     def worker(statements: int) -> subprocess.Popen[str]:

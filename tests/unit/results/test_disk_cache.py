@@ -151,7 +151,7 @@ async def test_expired_copy_is_removed_when_read(tmp_path):
 
 
 async def test_copy_expires_at_its_age_even_if_read_often(tmp_path):
-    """The result may have been deleted long ago by another process."""
+    """Another process may have deleted the result long ago, so a copy must not outlive its maximum age."""
     now = 1000.0
     old, new = uuid4(), uuid4()
     async with DiskCache(tmp_path, 1000, life_s=600, sweep_every_s=0.01, clock=lambda: now) as cache:

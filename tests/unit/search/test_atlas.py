@@ -228,7 +228,7 @@ class TestFailures:
         assert len(atlas.asked) == 1
 
     async def test_late_response_times_out(self):
-        """The timeout setting decides: a response after half a second is too late for 0.2 s, but not for 30 s."""
+        """A response after half a second exceeds a timeout of 0.2 s, but not a timeout of 30 s."""
         async with late_atlas(ENTITIES, after_s=0.5) as atlas:
             with pytest.raises(CatalogUnavailable, match="in time"):
                 await found(atlas, "sample", timeout_s=0.2)

@@ -232,7 +232,7 @@ class TestRights:
 
 
 class Plain:
-    """A source without a time limit of its own."""
+    """A source that declares no time limit."""
 
     async def search(self, user: User, search: Search) -> SourceAnswer:
         del user, search

@@ -111,7 +111,7 @@ def test_blanks_separate_a_value_from_its_neighbors():
 
 
 def test_bound_value_never_forms_a_comment():
-    """In MySQL, `--` starts a comment only if a blank follows."""
+    """In MySQL, `--` starts a comment only if whitespace follows."""
     assert bound("a-?AND b", [-5]).render(lambda _n, _one: "-5") == "a-(-5) AND b"
     text = "a = 5--? AND tenant = ?"
     values = bound(text, [3, 1], "mysql")

@@ -249,8 +249,8 @@ def test_postgresql_statement_is_not_split_within_parentheses(statement: str):
 
 
 def test_unbalanced_parentheses_are_tolerated():
-    """As in psql, a stray closing parenthesis is ignored, and an unclosed one extends to the end of the script; the
-    database server reports the error.
+    """As in psql, a stray closing parenthesis is ignored, and an unclosed one extends to the end of the script. The
+    database server then reports the error.
     """
     assert texts("SELECT 1); SELECT (2; SELECT 3", "postgresql") == ["SELECT 1)", "SELECT (2; SELECT 3"]
     assert texts("SELECT (2; SELECT 3", "mysql") == ["SELECT (2", "SELECT 3"]

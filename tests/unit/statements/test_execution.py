@@ -201,7 +201,7 @@ class _CountingEngine(_FailingEngine):
 
 @pytest.mark.parametrize(("statement", "rows_read"), [("SELECT n FROM t", 1000), ("INSERT INTO t RETURNING n", 3000)])
 async def test_rows_beyond_the_limit_are_read_only_for_changes(statement: str, rows_read: int) -> None:
-    """Some engines apply a change only while its result rows are read."""
+    """Some engines apply a change only while its result rows are read, so these rows are read to the end."""
     run = Run(engine=_CountingEngine())
     entry = await run.to_end(statement, row_limit=10)
     assert entry.outcome is not None
@@ -294,7 +294,9 @@ async def test_timeout_is_reported_even_if_the_engine_does_not_stop() -> None:
 
 
 async def test_changes_are_reported_again_if_the_engine_continues_after_the_reported_end() -> None:
-    """After the first report, made when the statement ended, the engine may have changed further objects."""
+    """The first report is made when the statement is recorded as ended, but the engine may change further objects
+    afterward.
+    """
     run = Run(engine=OddEngine())
     run.engine.ignores_cancel = True
     assignment = run.leases.add("sleep 30", ends_at=time.monotonic() + 3)  # long enough for the engine to start

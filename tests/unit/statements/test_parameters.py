@@ -65,7 +65,7 @@ def test_extreme_valid_values_are_accepted():
     (MAX_VALUES + 1, 1, f"{MAX_VALUES + 1} parameter markers"),
 ])  # fmt: skip
 def test_expanded_size_of_repeated_values_is_limited(times: int, value: object, says: str):
-    """For engines that cannot bind values, the value is written at every marker."""
+    """For engines that cannot bind values, the value is written again at every marker."""
     with pytest.raises(InvalidParameter, match=says) as refused:
         check("select :b," + ",".join([":a"] * (times - 1)), {"a": value, "b": value})
     assert LONG[:20] not in str(refused.value)

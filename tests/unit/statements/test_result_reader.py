@@ -192,8 +192,8 @@ async def test_page_waits_for_memory_without_holding_any(threads: CountedThreads
     look = await stored(results, [["x" * 1000] * 4000])
     waiting = asyncio.ensure_future(page([look], results, threads, max_bytes=1 << 24, budget=budget))
     async with asyncio.timeout(30):
-        # The page first reserves less memory than rendering its rows needs. It releases that reservation while it
-        # waits.
+        # The page first reserves less memory than rendering its rows needs. It releases this reservation while it waits
+        # for more memory.
         while not results.reads or not budget.waiting:  # noqa: ASYNC110 no event reports this state
             await asyncio.sleep(0)
     assert budget.used_bytes == other.size_bytes + third.size_bytes

@@ -108,8 +108,8 @@ async def test_rows_resume_after_the_last_stored_row(pages_once: bool) -> None:
 
 
 async def test_pages_of_a_long_statement_are_stored_one_by_one() -> None:
-    """Once a statement has run for a while, each page is stored at once, so that any other server can continue after
-    it.
+    """Once a statement has run for a while, each page is stored immediately, so that another server can continue after
+    the last stored page.
     """
     engine = ResumableFakeEngine(pages_once=True)
     fleet = Fleet(engine=engine)
@@ -216,7 +216,7 @@ async def test_log_of_a_resumed_statement_shows_no_values() -> None:
 
 
 async def test_statement_with_an_unreadable_checkpoint_has_an_unknown_outcome() -> None:
-    """For example, the key that encrypted the checkpoint may have been lost."""
+    """A checkpoint is unreadable if, for example, the key that encrypted it has been lost."""
     fleet = Fleet(engine=ResumableFakeEngine())
     entry = fleet.leases.of(fleet.leases.add("sleep 60", owner=None))
     async with fleet.runner("first").running():

@@ -133,7 +133,7 @@ async def test_worker_takes_at_most_as_many_jobs_as_it_has_free_slots(
 async def test_job_is_taken_immediately_by_a_worker_with_a_free_slot(
     task_server: TaskServerSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The workers' own polling interval is longer than this test."""
+    """The workers' polling interval is longer than this test, so polling cannot start the job."""
     monkeypatch.setattr("queryserver.tasks.broker._POLL_S", 300)
     monkeypatch.setattr("queryserver.tasks.broker._CALL_WITHIN_S", 600)
     full, free, broker = Taker(), Taker(), RedisBroker(task_server)

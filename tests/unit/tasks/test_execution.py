@@ -208,7 +208,9 @@ async def test_requested_cancel_takes_effect_with_the_heartbeat(records: TaskRec
 async def test_cancel_notification_takes_effect_immediately(
     records: TaskRecords, database: Database, database_dsn: str
 ):
-    """The runner's first heartbeat would come only after the end of this test."""
+    """The runner's first heartbeat would come only after the end of this test, so only the notification can cancel the
+    task.
+    """
     work = Work()
     task_id = await submitted(records)
     runner = runner_of(records, work, heartbeat_s=600)
@@ -236,7 +238,7 @@ async def test_queued_task_is_canceled_immediately_and_never_runs(records: TaskR
 
 
 async def expired(database: Database) -> None:
-    """Let the lease expire, as if its worker had died a while ago."""
+    """Let the lease expire, as if the task's worker had died some time ago."""
     await database.execute("update tasks set lease_until = now() - interval '1 s'")
 
 

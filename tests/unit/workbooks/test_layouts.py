@@ -366,7 +366,7 @@ TEXTS = ["plain", "é and ü", "Ελληνικά", "日本", "x" * 9000, "日本
 
 @pytest.mark.parametrize("page", [1200, 1252, 1250, 1251, 932, 10000, 65001, 0x8000, 0x8001, 7])
 def test_xls_text_is_independent_of_the_code_page(page):
-    """BIFF8 strings are always UTF-16 or Latin-1, but with another code page calamine finds NULs between
+    """BIFF8 strings are always UTF-16 or Latin-1. If the file declares another code page, calamine reads NULs between
     the letters.
     """
     content = with_record(xls(TEXTS), CODE_PAGE, struct.pack("<H", page), instead_of=CODE_PAGE)

@@ -72,7 +72,7 @@ def test_json_lines_columns_are_typed_by_the_records_that_have_them() -> None:
 
 
 def test_json_lines_fractions_keep_their_digits() -> None:
-    """The digits matter if the user converts the column to decimals or strings; the preview suggests doubles."""
+    """The preview suggests doubles, but a user who converts the column to decimals or strings needs all digits."""
     digits = "0.12345678901234567890123"
     lines = f'{{"a": 1.10, "b": {digits}, "c": 1E+5, "d": [1.5]}}'.encode()
     shown = preview_frame(io.BytesIO(lines), FileType.NDJSON)

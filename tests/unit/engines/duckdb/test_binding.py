@@ -194,7 +194,9 @@ async def test_bound_statement_runs_only_once(session: EngineSession) -> None:
 
 
 async def test_failed_query_has_run_only_once(session: EngineSession, subtests: pytest.Subtests) -> None:
-    """DuckDB evaluates nextval() while it plans a query, even if the call is in a macro."""
+    """DuckDB evaluates nextval() while it plans a query, even in a macro, so planning the query twice would call it
+    twice.
+    """
     for statement, value, expected in [
         ("SELECT nextval('s'), CAST(? AS INT)", "abc", 2),
         ("SELECT CASE WHEN range >= 3000 THEN error(?) ELSE nextval('s')::VARCHAR END FROM range(4000)", "boom", None),
@@ -235,9 +237,7 @@ async def test_bound_row_changes_work_wherever_literals_do(session: EngineSessio
 
 
 async def test_bound_number_in_order_by_is_a_column_position(session: EngineSession) -> None:
-    """DuckDB does not accept parameters in ORDER BY, so the query, which has not run yet, is planned again with
-    literals.
-    """
+    """DuckDB rejects parameters in ORDER BY before the query runs, so the query is planned again with literals."""
     answer = await run(session, bound("SELECT n FROM (VALUES (2), (1)) v(n) ORDER BY ?", 1))
     assert answer.cell == 1
 

@@ -279,7 +279,9 @@ def test_every_function_with_path_parameter_is_known() -> None:
 def test_scheme_in_different_case_never_reaches_local_disk(
     setting: Setting, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """DuckDB accepts a scheme in upper or lower case, but looks up file systems by the exact spelling."""
+    """DuckDB accepts a scheme in upper or lower case, but looks up file systems by the exact spelling. It could
+    therefore read a path such as `S3A://x` from the local disk.
+    """
     directory = tmp_path / "here"
     (directory / "S3a:").mkdir(parents=True)
     (directory / "S3a:" / "secret.txt").write_text("secret")
@@ -289,7 +291,7 @@ def test_scheme_in_different_case_never_reaches_local_disk(
 
 
 def test_local_store_files_have_their_own_scheme(tmp_path: Path) -> None:
-    """DuckDB would read `file://` URLs from the disk of its own process."""
+    """A local store uses the scheme `local`, because DuckDB would read `file://` URLs from its process's own disk."""
     setting = opened(tmp_path, scheme="file")
     tree(setting.store)
     connection = setting.connect()
@@ -330,7 +332,7 @@ def test_file_changed_while_read_is_a_conflict(setting: Setting) -> None:
     ],
 )
 def test_large_files_are_read_completely(setting: Setting, name: str, statement: str) -> None:
-    """DuckDB reads one open file from several threads at once; each thread calls `seek` and then `read`."""
+    """DuckDB reads one open file from several threads at once, and each thread calls `seek` and then `read`."""
     with duckdb.connect() as plain:
         plain.execute(f"COPY (SELECT range a, range % 7 b FROM range(1_000_000)) TO '{setting.store / name}'")
     connection = setting.connect()
@@ -632,7 +634,7 @@ def test_unresponsive_store_does_not_delay_interruption(setting: Setting) -> Non
 
 
 def test_preexisting_macro_cannot_open_files_that_no_statement_names(tmp_path: Path) -> None:
-    """A database file from another program may contain a macro that calls functions which the guard refuses."""
+    """A database file from another program may contain a macro that calls functions that the guard refuses."""
     with duckdb.connect(tmp_path / "own.duckdb") as earlier:
         earlier.execute(
             "CREATE MACRO hidden(p) AS TABLE"

@@ -1,4 +1,4 @@
-"""DuckDB in a process of its own: loss of the process, sandboxing and limits."""
+"""DuckDB in a separate process: loss of the process, sandboxing and limits."""
 
 import asyncio
 import os
@@ -172,7 +172,9 @@ async def test_in_memory_database_temporary_files_have_a_quota(tmp_path: Path) -
 
 @pytest.mark.parametrize("engine", ["duckdb", "sqlite"])
 async def test_process_has_one_thread_when_it_is_confined(engine: str) -> None:
-    """Landlock does not restrict threads that are already running (`ConfinementResult.threads_outside`)."""
+    """Landlock does not restrict threads that are already running (`ConfinementResult.threads_outside`), so the process
+    must be confined before it starts threads.
+    """
     process = await EngineProcess.started(f"from queryserver.engines.{engine}.database import main; main()")
     try:
         assert psutil.Process(process.pid).num_threads() == 1
@@ -181,7 +183,9 @@ async def test_process_has_one_thread_when_it_is_confined(engine: str) -> None:
 
 
 async def test_syntax_error_does_not_discard_in_memory_tables_of_sessions() -> None:
-    """The tables fill most of the memory of the process; nevertheless, a failed statement must not end the process."""
+    """The tables fill most of the memory of the process. A failed statement must not end the process, because the
+    tables would be lost.
+    """
     engine = DuckdbEngine(resources=DuckdbResources(memory_limit="1GB"), max_statements=8)
     keep = "CREATE TABLE kept AS SELECT range AS n, range * 2 AS m, random() AS r FROM range(32000000)"
     async with AsyncExitStack() as stack:

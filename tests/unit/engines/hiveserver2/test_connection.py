@@ -293,7 +293,7 @@ async def test_overlong_reply_is_skipped_and_connection_stays_usable(kind):
 
 
 async def test_compressed_replies_are_neither_requested_nor_decompressed():
-    """A thousand compressed bytes could expand to a million before their size is known."""
+    """Replies are never decompressed, because a thousand bytes could expand to a million before their size is known."""
     heads = []
 
     async def serve(reader, writer):
@@ -329,7 +329,7 @@ async def test_connection_does_not_retain_reply():
 
 
 async def test_other_tasks_run_while_small_values_are_skipped():
-    """Each step skips at most a few thousand values and then yields to the event loop."""
+    """Skipping values yields to the event loop after at most a few thousand values."""
     column = TColumn(string_val=TStringColumn(values=[b""] * 100_000, nulls=b""))
     rows = TFetchResultsResp(status=SUCCESS, results=TRowSet(columns=[column]))
     raw = encode_reply(decode_call(encode_call(FETCH_RESULTS, FETCH, sequence=1)), rows)

@@ -287,7 +287,7 @@ async def test_timed_out_fetch_is_not_repeated() -> None:
 
 
 async def test_fetch_is_repeated_only_after_lost_call_has_settled() -> None:
-    """Two concurrent fetches would distribute the rows among their responses."""
+    """If two fetches ran concurrently, the server would divide the rows between their responses."""
     loop = asyncio.get_running_loop()
     lost_at = list[float]()
 
@@ -358,8 +358,8 @@ async def test_fetch_is_not_repeated_for_released_session() -> None:
     ],
 )
 async def test_rows_that_cannot_be_fetched_are_an_error(happens, error, words) -> None:
-    """If rows that were read before cannot be fetched again, the error says that the results have expired, not that the
-    statement failed.
+    """If rows that were read before cannot be fetched again, the error states that the results have expired, not that
+    the statement failed.
     """
     with pytest.raises(error, match=words):
         await read(fetcher(RowServer(numbers(3_000), happens)))

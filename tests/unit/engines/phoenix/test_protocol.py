@@ -162,7 +162,7 @@ def test_small_decimals_are_sent_without_exponent() -> None:
 
 
 def test_timestamps_before_gregorian_calendar_are_sent_as_milliseconds() -> None:
-    """Java would parse the text of earlier dates according to the Julian calendar."""
+    """Earlier dates are not sent as text, because Java would parse the text according to the Julian calendar."""
     late = dt.datetime.fromisoformat("2024-02-29 10:20:30.000005")
     assert Message(parameter(late, pa.timestamp("us"))).text(STRING_VALUE) == "2024-02-29 10:20:30.000005"
     assert Message(parameter(GREGORIAN, pa.timestamp("us"))).text(STRING_VALUE) == "1582-10-15 00:00:00"

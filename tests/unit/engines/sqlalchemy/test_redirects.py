@@ -199,7 +199,9 @@ def test_url_endpoints_use_known_default_ports(url, places, host) -> None:
     [("redshift://127.0.0.5/d", 5432), ("cockroachdb://127.0.0.5/d", 5432), ("mariadb://127.0.0.5/d", 3306),
     ("mysql+mysqldb://127.0.0.5/d", 3306)])  # fmt: skip
 def test_c_library_gets_the_checked_port(url: str, port: int) -> None:
-    """Otherwise, the library would read the port from the server's environment variables, where no rule checks it."""
+    """If the URL contained no port, the library would read it from the server's environment variables, where no rule
+    checks it.
+    """
     own = AddressRules(own=frozenset({("localhost", port)}))
     with pytest.raises(HostRefused):
         SqlalchemyAddress(sa.make_url(url), rules=own).checked_url(None, None)

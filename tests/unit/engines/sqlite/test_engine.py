@@ -140,7 +140,7 @@ async def test_inserted_rows_are_stored_when_returned_rows_are_unread(session: E
 
 
 async def test_slow_query_returns_first_rows_early(session: EngineSession) -> None:
-    """The first rows arrive long before there are enough rows for a batch."""
+    """The first rows are returned long before there are enough rows for a full batch."""
     sql = (
         "WITH RECURSIVE c(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM c LIMIT 200000) "
         "SELECT n, (SELECT count(*) FROM c AS d WHERE d.n + c.n > 0) FROM c"

@@ -126,7 +126,9 @@ def excerpt(content: bytes, offset: int, length: int) -> ByteExcerpt:
 
 
 def read_through(content: bytes, size: int, encoding: str) -> str:
-    """Return the text that a client reads if it continues at each `end`."""
+    """Return the text that a client reads in windows of `size` bytes, if each window starts at the `end` of the
+    previous one.
+    """
     offset, text = 0, ""
     while offset < len(content):
         part = window(content, offset, size, encoding)

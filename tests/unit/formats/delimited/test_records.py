@@ -166,7 +166,7 @@ def feed_all(reader: RecordReader, text: str, times: int) -> None:
     ['"', '"\n', '""x\n', 'x,"', '"x\nb,c\n', '"a\n' + "b,c\n" * 5000, '" \n', '"a" x\n', '"""\n', "   \n",
     '"",\n'])  # fmt: skip
 def test_reading_time_is_linear_in_the_text(unit):
-    """If the rest of the text were searched for each quote, this would take at least 7 seconds."""
+    """Searching the remaining text at each quote would take at least 7 seconds."""
     assert any(seconds_for(unit, MIB // 4) < 4 for _ in range(TRIES))
 
 
@@ -287,7 +287,7 @@ def test_memory_does_not_grow_with_the_file(line, pieces):
 def in_two_pieces(
     text: str, cut: int, delimiters: Delimiters, skipped: SkippedLines
 ) -> tuple[list[list[str]], list[Any]]:
-    """Feed a text in two chunks to both readers; return the records of one and the rows of the other."""
+    """Feed a text in two chunks to both readers; return the records of RecordReader and the rows of BlockReader."""
     reader = RecordReader(delimiters, skipped=skipped)
     records = reader.feed(text[:cut]) + reader.feed(text[cut:], final=True)
     blocks = BlockReader(delimiters, "utf-8", 2, skipped=skipped)

@@ -233,7 +233,7 @@ def test_permitted_actions_still_work(attempts, what):
 
 
 def test_ended_process_can_be_detected(attempts):
-    """DuckDB removes the temporary files of processes that no longer exist."""
+    """DuckDB must be able to detect ended processes, because it removes their temporary files."""
     assert attempts["find a process gone"] == errno.ESRCH
 
 
@@ -424,7 +424,7 @@ def test_network_access_can_be_permitted(tmp_path):
 
 @pytest.mark.skipif(SUPPORT.landlock_abi < 4, reason="Landlock of this kernel has no rules for TCP")
 def test_landlock_without_seccomp_refuses_tcp(tmp_path):
-    """On architectures without a list of system calls, there is no seccomp filter."""
+    """On architectures without a list of system calls, there is no seccomp filter; Landlock alone must refuse TCP."""
     alone = "from queryserver.platform.confinement import process; process.has_seccomp = lambda: False"
     code = LISTENING.format(f"{alone}; confine(Confinement())")
     assert child(code, tmp_path) == f"{errno.EACCES}\n"
@@ -458,5 +458,5 @@ print(confine(Confinement()).landlock_abi)
 
 
 def test_child_limits_do_not_affect_the_test_process(tmp_path):
-    """The tests above set limits only in their child processes."""
+    """The tests above must set limits only in their child processes."""
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] != 40

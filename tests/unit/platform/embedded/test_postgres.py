@@ -58,7 +58,7 @@ def cluster_of(state_dir: Path) -> PostgresCluster:
 
 @contextlib.contextmanager
 def holder(state_dir: Path):
-    """Run the server of the state directory in another process, which is killed at the end."""
+    """Run the server of the state directory in another process; kill that process at the end."""
     with subprocess.Popen(
         [sys.executable, str(HOLDER), str(state_dir)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:

@@ -52,7 +52,7 @@ REFUSED = (asyncpg.InvalidAuthorizationSpecificationError, asyncpg.InsufficientP
 
 @pytest.fixture(scope="module")
 async def server(tmp_path_factory: pytest.TempPathFactory):
-    """Start a server of its own, because other tests enable loopback logins on the shared server."""
+    """Start a separate server, because other tests enable loopback logins on the shared one."""
     async with EmbeddedPostgres.start(tmp_path_factory.mktemp("access"), durable=False) as server:
         await ensure_databases(server, sample_tables)
         yield server

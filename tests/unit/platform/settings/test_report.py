@@ -85,7 +85,7 @@ def test_sample_file_changes_nothing_and_states_every_default(tmp_path: Path) ->
 
 
 def _uncommented(text: str) -> list[str]:
-    """Return the keys and table headers that are not commented out, except tables whose entries have user-defined
+    """Remove the comment markers; return the keys and table headers, except tables whose entries have user-defined
     names.
     """
     lines, kept = [], True

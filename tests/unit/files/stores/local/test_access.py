@@ -151,7 +151,7 @@ async def test_existence_of_another_home_is_not_revealed(alice, bob):
 @pytest.mark.security("S9")
 @pytest.mark.parametrize("name", ["USER", "User", "uſer", "ｕｓｅｒ"])
 async def test_names_resembling_the_home_parent_are_inaccessible(name, alice, admin):
-    """On a file system that folds case, such a name refers to the same directory."""
+    """If a file system folds case or normalizes names, these names may refer to the directory of the homes."""
     await put(admin, f"{name}/bob/file")
     for path in (f"{name}/bob", f"{name}/alice", f"{name}/bob/file"):
         with pytest.raises(PermissionDenied):
@@ -226,7 +226,7 @@ async def test_missing_root_is_an_unavailable_store(tmp_path):
 
 
 async def test_copying_from_another_home_creates_nothing(alice, bob):
-    """A call such as copying must reveal no more about an inaccessible path than reading does."""
+    """An operation such as copying must reveal no more about an inaccessible path than reading does."""
     await put(alice, "user/alice/file")
     assert not await is_there(bob, "shared/file")
     with pytest.raises(PermissionDenied):

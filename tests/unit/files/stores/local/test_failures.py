@@ -85,7 +85,7 @@ async def test_directory_filled_during_deletion_is_eventually_deleted(private, o
 
 
 async def test_very_deep_tree_is_deleted(private, own):
-    """With renames, a tree can become deeper than any limit on paths or descriptors."""
+    """Renames can make a tree deeper than any limit on path lengths or open descriptors."""
 
     def dig() -> None:
         bottom = os.open(own, os.O_RDONLY)
@@ -340,7 +340,7 @@ async def test_version_read_fails_if_the_file_changes(alice, root):
 
 
 async def test_replaced_file_is_read_to_its_end(alice):
-    """Even if no version is specified, all bytes come from the file that was opened first."""
+    """Even if no version is specified, all bytes come from the file that was first opened."""
     await put(alice, "shared/file", b"a" * 3_000_000)
     reading = alice.read("shared/file")
     pieces = [await anext(reading)]
@@ -378,7 +378,7 @@ def test_system_errors_map_to_storage_errors(number, kind):
 
 
 async def test_rename_never_replaces_without_system_support(root, monkeypatch):
-    """Some file systems do not support the no-replace flag."""
+    """Some file systems do not support the no-replace flag of a rename, which this test simulates."""
     monkeypatch.setattr("queryserver.files.stores.local.tree._renamed_at_once", lambda *_: False)
     file_system = LocalFileSystem(root)
     admin = file_system.as_user(StorageUser("root", is_admin=True))

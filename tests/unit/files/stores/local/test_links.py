@@ -219,7 +219,7 @@ async def test_tree_swapped_with_a_link_is_deleted_without_the_link_target(alice
 
 @pytest.fixture(params=["pipe", "socket", "device"])
 def stranger(request: pytest.FixtureRequest, shared: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Create an entry that is neither a file nor a directory nor a link; yield its path."""
+    """Create an entry that is not a file, a directory or a link, such as a pipe; yield its path."""
     path = shared / "stranger"
     if request.param == "pipe":
         os.mkfifo(path)
@@ -329,7 +329,7 @@ async def test_link_created_during_a_write_is_not_written_through(alice, shared,
 
 @pytest.mark.security("S5")
 async def test_directory_replaced_by_a_link_during_a_write_keeps_the_file(alice, shared, outside):
-    """The bytes are written to the directory that was opened first."""
+    """The bytes are written to the directory that was opened first, not to the target of the link."""
 
     async def moved() -> AsyncIterator[bytes]:
         yield b"one"
