@@ -145,7 +145,7 @@ class ParameterContract(EngineBasis):
 
     @pytest.mark.capability("Parameters")
     async def test_error_message_contains_no_values(self, engine: Engine, session: EngineSession) -> None:
-        """The misspelled word follows the placeholder."""
+        """The misspelled word follows the placeholder, so an excerpt in the engine's message might contain a value."""
         assert engine.capabilities.parameters.types
         statement = self.bound(self.facts.misspelled_sql.replace("\n 1 ", "\n ? "), "s3cret'text")
         error = await failure(session, statement)

@@ -89,7 +89,7 @@ class LoadingContract(LoadingBasis):
     @pytest.mark.importer(57)
     @pytest.mark.security("T23")
     async def test_unusual_names_are_accepted(self, engine: Engine, loader: TableLoader, target: TableName):
-        """Covers column names, all in one table, and table names."""
+        """Covers unusual table names, and unusual column names in a single table."""
         names = self.loading_facts.names
         load = self.load_of(target, *(self.column(name, INT64) for name in names))
         await self.load(loader, load, batch_of(load, [tuple(range(len(names)))]))
@@ -302,7 +302,7 @@ class LoadingContract(LoadingBasis):
     async def test_failing_batches_leave_no_tables(
         self, engine: Engine, loader: TableLoader, target: TableName, error: Exception
     ):
-        """The loader raises the same error object, even if the driver handles such errors itself."""
+        """The loader must raise the same error object, even if the driver handles such errors itself."""
         load, ledger = self.load_of(target), MemoryLedger()
         with pytest.raises(type(error)) as raised:
             await loader.load(load, failing(numbered(load, 1, self.loading_facts.batch_rows), error=error), ledger)

@@ -278,7 +278,7 @@ async def test_rows_that_hive_does_not_keep_are_never_lost(hive_server: ServerAd
 
 @pytest.mark.engine("hive")
 async def test_cell_above_limit_is_refused_and_named(hive_server: ServerAddress) -> None:
-    """The limit is lower than the default, since a cell of 60 MB is too large for a Hive server with 1 GB of memory."""
+    """The limit is lower than the default, because a Hive server with 1 GB of memory cannot return a cell of 60 MB."""
     address = Hs2Address((Member(hive_server.host, hive_server.port),), cell_max_bytes=1_000_000)
     engine = Hs2Engine(address, HIVE)
     rows = "(SELECT explode(array(5, 26000000)) AS i) t"  # not a constant, which Hive would compute at compile time

@@ -163,7 +163,7 @@ async def test_ping_fails_with_wrong_service_password(secured_hive_server: Secur
 
 
 async def test_service_impersonates_its_callers(secured_hive_server: SecuredHive) -> None:
-    """The users' sessions share one connection, one after another."""
+    """The sessions of all users share one connection, one after another."""
     async with secured(secured_hive_server, impersonation_enabled=True) as engine:
         for user in (BOB, ANA, BOB):
             assert await cell(engine, WHO, user=user) == f"{user.username}/{user.username}"

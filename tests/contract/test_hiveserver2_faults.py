@@ -73,7 +73,7 @@ async def peers(request: pytest.FixtureRequest) -> AsyncGenerator[Peers]:
 
 
 def limits_with(fault: Fault, **short: float) -> Limits:
-    """Return shorter timeouts only if the fault is a call that is never answered."""
+    """Return LIMITS, but with shorter timeouts if the fault is a call that is never answered."""
     return replace(LIMITS, **short) if fault is Fault.HANG else LIMITS
 
 

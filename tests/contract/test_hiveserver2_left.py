@@ -148,7 +148,7 @@ async def test_caller_canceled_at_any_moment_leaves_no_session(transport: str, m
 
 
 async def test_reader_of_rows_closed_by_another_task_gets_an_error(peers: Peers) -> None:
-    """The reader gets an error instead of a cancellation, since the reader itself was not canceled."""
+    """The reader gets an error instead of a cancellation, because the reader itself was not canceled."""
     server, engine = peers
     async with engine.session(USER, NO_OPTIONS) as session:
         handle = await session.submit("SELECT range AS n FROM range(5000000)")

@@ -96,7 +96,7 @@ def escape(text: str) -> str:
 
 
 def test_row_beyond_largest_packet_is_refused() -> None:
-    """Without this check, the server would close the connection without an error."""
+    """If the row were sent, the server would close the connection without reporting an error."""
     writer = RowWriter(escape, max_row_bytes=1024 * 1024)
     assert writer.write(pa.record_batch({"s": ["x" * 500_000] * 3})) == [f"('{'x' * 500_000}')".encode()] * 3
     with pytest.raises(StatementRejected, match="max_allowed_packet"):

@@ -121,7 +121,7 @@ FACTS = EngineFacts(
     duplicate_columns_sql='SELECT 1 AS "a", 2 AS "a"',
     no_rows_sql='SELECT 1 AS "a", \'x\' AS "b" FROM qs.n WHERE n < 0',
     fails_midway_sql=f"SELECT 1 / (150000 - a.n * {NUMBERS} - b.n) FROM qs.n AS a, qs.n AS b",
-    # Phoenix cannot infer the type of a placeholder that is a column of its own, as in `SELECT ?`.
+    # Phoenix cannot infer the type of a placeholder that forms a whole column, as in `SELECT ?`.
     parameter_sql=lambda kind: f"UPSERT INTO qs.given (id, p_{kind}) VALUES (1, ?)",
     parameter_read_sql=lambda kind: f"SELECT p_{kind} FROM qs.given WHERE id = 1",
     number_sql=lambda expression: f"SELECT n FROM qs.n WHERE n = {expression}",
@@ -130,9 +130,10 @@ FACTS = EngineFacts(
 
 
 async def make_tables(url: str) -> None:
-    """Create the schema QS with two tables.
+    """Create the schema QS with three tables.
 
-    N holds the integers 0 to 1023, and TYPED holds a value and a NULL of every type.
+    N holds the integers 0 to 1023, TYPED holds a value and a NULL of every type, and GIVEN has a column for each
+    parameter type.
     """
     engine = PhoenixEngine(PhoenixAddress(url))
     columns = ", ".join(f"c{number} {native}" for number, (native, *_) in enumerate(_TYPED))

@@ -134,7 +134,7 @@ class TestPhoenixLoading(PhoenixBasis, LoadingContract):
         sequence.
         """
         load, slot = self.load_of(target), int(time.time()) // 300
-        # The later one of a claim's sequences, as created by a server whose clock is ahead.
+        # The sequence that claims the next time slot, as a server whose clock is ahead would create it.
         taken = identifier(f"_qs_import_{target.name}_{slot + 1}")
         await self.run(engine, f"CREATE SEQUENCE {taken}", target)
         with pytest.raises(StatementRejected, match=r"Another import is creating .* in ten minutes"):

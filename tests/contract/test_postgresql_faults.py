@@ -32,8 +32,8 @@ class TestPostgresqlFaults(FaultsContract):
 
     @pytest.fixture
     async def is_at_engine(self, users_dsn: str) -> AsyncGenerator[Callable[[], Awaitable[bool]]]:
-        """Query PostgreSQL itself, because a statement that counts as started still needs two round trips before it
-        runs.
+        """Return a function that queries PostgreSQL itself, because a statement that counts as started still needs two
+        round trips before it runs.
         """
         other = await asyncpg.connect(users_dsn)
 

@@ -92,7 +92,7 @@ class TestTrinoCatalog(TrinoBasis, CatalogContract):
     tested_with = "Trino 476"
 
     async def analyze(self, engine: Engine, catalog: Catalog, table: TableDescription) -> None:
-        """Trino accepts the statements, but the memory connector raises an error."""
+        """Check that analyze statements fail: Trino accepts them, but the memory connector raises an error."""
         for column in (None, *(column.name for column in table.columns)):
             with pytest.raises(StatementRejected, match="analyze"):
                 await self.execute(engine, [catalog.analyze_statement(table, column)])

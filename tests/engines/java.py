@@ -106,8 +106,8 @@ def jvm(
     ready: Callable[[], bool],
     environment: Mapping[str, str] | None = None,
 ) -> Generator[subprocess.Popen[bytes]]:
-    """Start a Java server in `directory` and wait until it is ready. It is tuned for small size and fast startup, not
-    for speed.
+    """Start a Java server in `directory` and wait until it is ready. The JVM is tuned for a small footprint and fast
+    startup, not for throughput.
 
     The server exits when the tests' process does. It runs as the caller's user, in a separate process group, and
     inherits only PATH and HOME from the caller's environment.

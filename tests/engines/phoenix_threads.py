@@ -19,9 +19,7 @@ async def statements_of(port: int) -> int:
 
 
 async def scans_of(port: int) -> int:
-    """Return how many Phoenix calls the region server is running that belongs to the Query Server on the local port
-    `port`.
-    """
+    """Return how many Phoenix calls are running on the region server that the Query Server on the port `port` uses."""
     listeners = _listeners()
     called = {call.raddr.port for call in psutil.Process(listeners[port]).net_connections() if call.raddr}
     peers = [psutil.Process(listeners[one]) for one in called & listeners.keys()]

@@ -24,7 +24,7 @@ hostnossl all admin 127.0.0.1/32 scram-sha-256
 def system_server(certificate: ServerCertificate | None = None) -> Generator[ServerAddress]:
     """Start PostgreSQL 15 with an empty data directory (Debian: postgresql-15).
 
-    If a certificate is given, only the administrator may log in without TLS; otherwise the server offers no TLS.
+    If a certificate is given, only the administrator may log in without TLS. If not, the server offers no TLS.
     """
     require(BINARIES / "postgres", "postgresql15")
     with data_directory() as directory:

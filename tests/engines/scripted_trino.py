@@ -53,7 +53,9 @@ def page(
     next_host: str = "{url}",
     **members: Any,
 ) -> Reply:
-    """Return a page of the protocol. `number` identifies the next URI; None makes this the last page."""
+    """Return a page of results in the statement protocol. `number` identifies the next URI; None makes this the last
+    page.
+    """
     answer: dict[str, Any] = {"id": "20260101_000000_00001_abcde", "stats": {"state": state}, **members}
     if number is not None:
         answer["nextUri"] = f"{next_host}/v1/statement/executing/20260101_000000_00001_abcde/slug/{number}"

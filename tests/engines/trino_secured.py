@@ -64,7 +64,7 @@ def new_signing_key() -> SigningKey:
 
 @contextmanager
 def secured_trino_server() -> Generator[SecuredAddress]:
-    """Start Trino 476 and wait for its first query."""
+    """Start Trino 476 over HTTPS with password and token logins, and wait until its first query has completed."""
     program, authority, port = trino_program(), Authority(), free_port()
     signing = new_signing_key()
     address = SecuredAddress(port, authority.certificate, signing.private)

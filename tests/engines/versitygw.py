@@ -42,7 +42,7 @@ class S3Address:
 
 @contextmanager
 def s3_server() -> Generator[S3Address]:
-    """Start an empty store with new keys."""
+    """Start a gateway over an empty directory, with new keys."""
     program = versitygw_program()
     address = HttpAddress("127.0.0.1", free_port())
     key_id, secret = f"tests{secrets.token_hex(6)}", secrets.token_hex(20)

@@ -135,7 +135,9 @@ class Tree:
         return moved
 
     def delete(self, path: str, *, recursive: bool, at_most: int) -> bool:
-        """Delete up to `at_most` entries; return whether the deletion is complete. Otherwise, repeat the call."""
+        """Delete up to `at_most` entries; return whether the deletion is complete. If not, the caller must repeat the
+        call.
+        """
         entry, below = self.find(path), self.below(path)
         if entry.is_directory and below and not recursive:
             raise Refusal(409, "DirectoryNotEmpty")
