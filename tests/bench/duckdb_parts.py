@@ -72,8 +72,8 @@ async def compared(
     *,
     rounds: int = _ROUNDS,
 ) -> TimeComparison:
-    """Run both alternately, after a warm-up round that does not count. Both must return the same number of rows, unless
-    `ours` returns None because its statement was canceled.
+    """Run `ours` and `plain` alternately, after a warm-up round that does not count. Both must return the same number
+    of rows, unless `ours` returns None because its statement was canceled.
     """
     ours_s, ours_processor_s, others = list[float](), list[float](), list[StatementTimes]()
     for number in range(rounds + 1):

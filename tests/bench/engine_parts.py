@@ -132,7 +132,7 @@ def _hs2(address: ServerAddress) -> Hs2Address:
 async def _best_of(
     rounds: int, first: Callable[[], Awaitable[object]], second: Callable[[], Awaitable[object]]
 ) -> tuple[float, float]:
-    """Run both alternately; return the shortest time of each in seconds."""
+    """Run both functions alternately; return the shortest time of each in seconds."""
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(rounds):
         for kept, work in zip(times, (first, second), strict=True):

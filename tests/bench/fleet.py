@@ -58,7 +58,9 @@ async def bench_installation(folder: Path, users: Sequence[str]) -> AsyncIterato
 async def running_fleet(
     installation: Installation, *, servers: int = 1, workers: int = 0, lease_s: int = 30
 ) -> AsyncIterator[Fleet]:
-    """Run servers. They run statements themselves unless `workers` is set; then they use workers and a broker."""
+    """Run servers. If `workers` is set, also run a broker and workers, which then run the statements; otherwise, the
+    servers run statements themselves.
+    """
     async with AsyncExitStack() as stack:
         if workers:
             broker = await stack.enter_async_context(running_valkey())

@@ -54,7 +54,7 @@ KINDS = st.recursive(
 
 
 def native(value: object) -> object:
-    """Convert a result of to_pylist(), with maps as dictionaries."""
+    """Convert the maps in a result of to_pylist() to dictionaries."""
     if isinstance(value, list) and value and all(isinstance(pair, tuple) for pair in value):
         return {key: native(item) for key, item in value}
     if isinstance(value, list):
@@ -63,7 +63,7 @@ def native(value: object) -> object:
 
 
 def without_empty_maps(value: object) -> object:
-    """Replace empty maps, which are [] in Arrow's result and {} in ours."""
+    """Replace empty lists and maps with None, because an empty map is [] in Arrow's result and {} in ours."""
     if value in ([], {}):
         return None
     if isinstance(value, list):

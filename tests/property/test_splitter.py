@@ -58,7 +58,7 @@ _FILLINGS = ["x", "; ", "''", "\\'", "/*", "*/", "\n", "é;"]
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.slow
 def test_long_tokens_match_reference(dialect: str, subtests: pytest.Subtests):
-    """These tokens are so long that a chunk of the scanner's pattern ends inside them."""
+    """The tokens are so long that a chunk of the scanner's pattern ends inside them."""
     for opening, filling in product(_OPENINGS, _FILLINGS):
         with subtests.test(opening=opening, filling=filling):
             script = f"select 1; {opening}{filling * 5000}'; \"; `; ]; */; $$; $tag$; \n; select 2"

@@ -59,7 +59,7 @@ def shown(value: object) -> str:
 
 
 def used(table: list[list[object]]) -> list[list[str]]:
-    """Return the used range cell by cell, as the contract defines it."""
+    """Return the cells of the used range, as the contract defines it."""
     rows = [row for row in ([shown(value) for value in row] for row in table) if any(row)]
     columns = [column for column in range(4) if any(row[column] for row in rows)]
     return [row[columns[0] : columns[-1] + 1] for row in rows]

@@ -20,7 +20,7 @@ PASSWORD = "correct horse battery"
 
 @pytest.fixture(scope="module")
 async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ServerProcess]:
-    """A server started with `queryserver serve --embedded`."""
+    """Start a server with `queryserver serve --embedded`."""
     state = tmp_path_factory.mktemp("tools") / "data"
     async with running_server(state, settings={"QUERYSERVER_ADMIN_PASSWORD": PASSWORD}) as server:
         yield server

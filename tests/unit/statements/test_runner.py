@@ -181,7 +181,7 @@ async def test_running_statement_is_not_orphaned_by_a_database_outage() -> None:
     async with runner.running():
         runner.statements.start(assignment, ANA)
         await until(lambda: fleet.leases.of(assignment).state is StatementState.RUNNING)
-        fleet.leases.of(assignment).lease_until = 0  # after an outage, however long
+        fleet.leases.of(assignment).lease_until = 0  # expired, as after a long outage
         await until(lambda: terminal(fleet.leases.of(assignment)))
     assert state_of(fleet.leases.of(assignment)) == (StatementState.AVAILABLE, None)
 
@@ -396,7 +396,7 @@ async def test_last_slot_of_a_worker_is_reserved_for_users_without_running_state
         await until(lambda: fleet.engine.running == 2)
         assert worker.queue.unreserved_slots == 0
         assert await worker.queue.take(10) == 0
-        # No notification arrives, because the broker sends it to workers with other free slots.
+        # No notification arrives, because the broker notifies only workers with other free slots.
         late = fleet.leases.add("sleep 30", owner=None, user_id=2)
         await until(lambda: fleet.engine.running == 3)
         assert fleet.leases.of(late).sent
