@@ -1,4 +1,4 @@
-"""Collects the contract suites: facts become test parameters, and declared failures become strict xfail marks."""
+"""Setup of the contract suites: facts become test parameters, and declared failures become strict xfail marks."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -15,7 +15,7 @@ from queryserver.identity.model import User
 USER = User(id=1, username="ada")
 NO_OPTIONS = SessionOptions()
 STOP_S = 20.0
-"""How long a canceled statement may take to stop on a busy machine, in seconds; `slow_sql` runs for longer."""
+"""Time in seconds that a canceled statement may take to stop on a busy machine. `slow_sql` runs for longer."""
 
 
 class EngineBasis:

@@ -1,4 +1,4 @@
-"""The Storage contract over Azure storage: a flat account on a real Azurite, a hierarchical account on a stand-in
+"""The storage contract for Azure storage: a flat account on a real Azurite, a hierarchical account on a stand-in
 server.
 """
 
@@ -74,7 +74,7 @@ class TestFlatAccount(StorageContract, EscapesContract):
 
 
 class TestHierarchicalAccount(StorageContract, RenamingContract, ModesContract, OwnersContract):
-    """The storage contract over our stand-in server. The behavior of a real account is untested."""
+    """The storage contract on our stand-in server. The behavior of a real account is untested."""
 
     facts = StorageFacts(
         "Azure storage, hierarchical",

@@ -1,4 +1,4 @@
-"""The catalog contract over DuckDB's metadata, with a database file."""
+"""The catalog contract for DuckDB's metadata, with a database file."""
 
 from collections.abc import AsyncGenerator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The engine contract over the `duckdb` adapter, with a database file."""
+"""The engine contract for the `duckdb` adapter, with a database file."""
 
 import datetime as dt
 import subprocess

@@ -1,4 +1,4 @@
-"""The loader contract over tables in DuckDB."""
+"""The loader contract for tables in DuckDB."""
 
 from collections.abc import AsyncGenerator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The engine contract over the fake engine that service tests use."""
+"""The engine contract for the fake engine that service tests use."""
 
 from collections.abc import AsyncGenerator, Mapping
 from typing import ClassVar

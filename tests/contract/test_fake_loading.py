@@ -1,4 +1,4 @@
-"""The loader contract over the fake engine that import tests use."""
+"""The loader contract for the fake engine that import tests use."""
 
 from collections.abc import AsyncGenerator
 from typing import ClassVar

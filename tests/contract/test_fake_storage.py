@@ -1,4 +1,4 @@
-"""The Storage contract over the fake stores that other tests use."""
+"""The storage contract for the fake stores that other tests use."""
 
 import pytest
 from tests.contract.storage_contract import StorageContract

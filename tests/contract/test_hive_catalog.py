@@ -1,4 +1,4 @@
-"""The catalog contract over Apache Hive's metadata."""
+"""The catalog contract for Apache Hive's metadata."""
 
 from collections.abc import AsyncGenerator, Sequence
 
@@ -99,7 +99,7 @@ FACTS = CatalogFacts(
 
 @pytest.mark.engine("hive")
 class TestHiveCatalog(CatalogContract):
-    """The catalog contract over the output of Hive's SHOW and DESCRIBE."""
+    """The catalog contract for the output of Hive's SHOW and DESCRIBE."""
 
     tested_with = "Hive 4.0.1 HiveServer2"
     catalog_facts = FACTS

@@ -1,4 +1,4 @@
-"""The engine contract over Apache Hive."""
+"""The engine contract for Apache Hive."""
 
 import asyncio
 import datetime as dt
@@ -156,7 +156,7 @@ def numbers(hive_server: ServerAddress) -> None:
 
 @pytest.mark.engine("hive")
 class TestHive(ResumingContract, EngineContract):
-    """The engine contract over Hive in one JVM, with Tez in local mode."""
+    """The engine contract on Hive in one JVM, with Tez in local mode."""
 
     tested_with = "Hive 4.0.1"
     facts = FACTS
@@ -198,7 +198,7 @@ async def rest_afterward(hive_server: ServerAddress) -> AsyncGenerator[None]:
 @pytest.mark.engine("hive")
 @pytest.mark.usefixtures("numbers", "rest_afterward")
 class TestHiveFaults(FaultsContract):
-    """The contract of broken connections over Hive. A session outlives its connection, but the adapter does not repeat
+    """The broken-connection tests on Hive. A session outlives its connection, but the adapter does not repeat
     a call whose response was lost.
     """
 
@@ -218,7 +218,7 @@ class TestHiveFaults(FaultsContract):
 @pytest.mark.engine("hive")
 @pytest.mark.usefixtures("numbers", "rest_afterward")
 class TestHiveBreaks(BreaksContract):
-    """The contract of network outages over Hive, with an outage of twenty seconds."""
+    """The network-outage tests on Hive, with an outage of twenty seconds."""
 
     facts = FACTS
     tested_with = "Hive 4.0.1"

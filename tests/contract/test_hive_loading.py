@@ -1,4 +1,4 @@
-"""The loader contract over Hive, where each INSERT runs as a job of several seconds."""
+"""The loader contract for Hive, where each INSERT runs as a job of several seconds."""
 
 from collections.abc import AsyncGenerator
 from dataclasses import replace
@@ -28,7 +28,7 @@ _SHORT_NAMES = {"hive.resultset.use.unique.column.names": "false"}
 
 @pytest.mark.engine("hive")
 class TestHiveLoading(SlowLoadingContract):
-    """The short loader contract over HiveServer2 with Tez in local mode."""
+    """The short loader contract on HiveServer2 with Tez in local mode."""
 
     loading_facts = FACTS
     tested_with = "Hive 4.0.1"

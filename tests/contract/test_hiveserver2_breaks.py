@@ -26,7 +26,7 @@ TESTED_WITH = "scripted peer"
 
 
 class TestBreaks(BreaksContract):
-    """The contract of network outages. The peer keeps at most 10,000 rows of a result, as many as the client fetches at
+    """The network-outage tests. The peer keeps at most 10,000 rows of a result, as many as the client fetches at
     once.
     """
 

@@ -1,4 +1,4 @@
-"""The Storage contract over HttpFS, the HTTP gateway of a real HDFS."""
+"""The storage contract for HttpFS, the HTTP gateway of a real HDFS."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -47,7 +47,7 @@ class TestHttpFsStorage(
     ModesContract,
     OwnersContract,
 ):
-    """The storage contract over HttpFS. The service impersonates `alice`."""
+    """The storage contract for HttpFS. The service impersonates `alice`."""
 
     facts = StorageFacts(
         name="HDFS (HttpFS)",

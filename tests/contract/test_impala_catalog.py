@@ -1,4 +1,4 @@
-"""The catalog contract over the Impala dialect, with metadata from a scripted server."""
+"""The catalog contract for the Impala dialect, with metadata from a scripted server."""
 
 import pytest
 from tests.contract.catalog_contract import CatalogContract
@@ -51,7 +51,7 @@ FACTS = CatalogFacts(
 
 
 class TestImpalaCatalog(ScriptedImpala, CatalogContract):
-    """The catalog contract over the output of Impala's SHOW and DESCRIBE."""
+    """The catalog contract for the output of Impala's SHOW and DESCRIBE."""
 
     catalog_facts = FACTS
 

@@ -1,4 +1,4 @@
-"""The engine contract over the Impala dialect. A scripted server replaces Impala, because no Impala server package is
+"""The engine contract for the Impala dialect. A scripted server replaces Impala, because no Impala server package is
 published.
 """
 
@@ -110,7 +110,7 @@ class ScriptedImpala:
 
 
 class TestImpala(ScriptedImpala, EngineContract):
-    """The engine contract over connections with SASL PLAIN."""
+    """The engine contract for connections with SASL PLAIN."""
 
     facts = FACTS
     known_failures: ClassVar[Mapping[str, pytest.MarkDecorator]] = {

@@ -1,4 +1,4 @@
-"""The Storage contract over local directories: the local root, and the application's own files."""
+"""The storage contract for local directories: the local root, and the application's own files."""
 
 import asyncio
 import errno

@@ -1,4 +1,4 @@
-"""The catalog contract over MariaDB, which uses the MySQL protocol."""
+"""The catalog contract for MariaDB, which uses the MySQL protocol."""
 
 import pytest
 from tests.contract.catalog_contract import CatalogContract

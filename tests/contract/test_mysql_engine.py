@@ -1,4 +1,4 @@
-"""The engine contract over MariaDB, which uses the MySQL protocol."""
+"""The engine contract for MariaDB, which uses the MySQL protocol."""
 
 import datetime as dt
 from decimal import Decimal
@@ -117,7 +117,7 @@ def engine_on(server: ServerAddress, *, read_only: bool = False) -> MysqlEngine:
 
 @pytest.mark.engine("mariadb")
 class TestMariadb(MariadbBasis, EngineContract):
-    """The engine contract over the MariaDB that Debian packages."""
+    """The engine contract on the MariaDB packaged by Debian."""
 
     facts = FACTS
     tested_with = "MariaDB 10.11"

@@ -13,7 +13,7 @@ from queryserver.engines.protocol import Engine
 
 @pytest.mark.engine("mariadb")
 class TestMariadbFaults(FaultsContract):
-    """The contract of broken connections over MariaDB, which uses the MySQL protocol."""
+    """The broken-connection tests on MariaDB, which uses the MySQL protocol."""
 
     facts = FACTS
     tested_with = "MariaDB 10.11"

@@ -1,4 +1,4 @@
-"""The loader contract over tables in MariaDB."""
+"""The loader contract for tables in MariaDB."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import ClassVar
@@ -44,7 +44,7 @@ FACTS = LoadingFacts(
 
 @pytest.mark.engine("mariadb")
 class TestMariadbLoading(MariadbBasis, LoadingContract):
-    """The loader contract over the MariaDB that Debian packages."""
+    """The loader contract on the MariaDB packaged by Debian."""
 
     loading_facts: ClassVar[LoadingFacts] = FACTS
     tested_with = "MariaDB 10.11"

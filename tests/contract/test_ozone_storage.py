@@ -1,4 +1,4 @@
-"""The Storage contract over the HttpFS gateway of a real Ozone, and Ozone specifics."""
+"""The storage contract for the HttpFS gateway of a real Ozone, and Ozone specifics."""
 
 from collections.abc import AsyncGenerator
 from typing import ClassVar
@@ -47,7 +47,7 @@ async def file_system(ozone_gateway: OzoneGateway) -> AsyncGenerator[OzoneFileSy
 class TestOzoneStorage(
     StorageContract, RenamingContract, ReplicationContract, SummaryContract, ModesContract, OwnersContract
 ):
-    """The storage contract over Ozone. The service impersonates `alice`."""
+    """The storage contract for Ozone. The service impersonates `alice`."""
 
     facts = StorageFacts(
         name="Ozone (HttpFS)",

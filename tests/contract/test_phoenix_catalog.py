@@ -1,4 +1,4 @@
-"""The catalog contract over Phoenix's metadata."""
+"""The catalog contract for Phoenix's metadata."""
 
 from collections.abc import AsyncGenerator, Sequence
 

@@ -35,7 +35,7 @@ async def peer() -> AsyncGenerator[Peer]:
 
 
 class TestScriptedFaults(FaultsContract):
-    """The contract of broken connections over a scripted server behind the proxy."""
+    """The broken-connection tests on a scripted server behind the proxy."""
 
     facts = replace(FACTS, slow_sql="SLOW", rows_sql=lambda count: f"ROWS {count}")
     tested_with = "scripted peer"
@@ -59,7 +59,7 @@ def phoenix(phoenix_server: HttpAddress) -> HttpAddress:
 @pytest.mark.engine("phoenix")
 @pytest.mark.timeout(400)
 class TestPhoenixFaults(PhoenixBasis, FaultsContract):
-    """The contract of broken connections over a real Query Server."""
+    """The broken-connection tests on a real Query Server."""
 
     facts = FACTS
     limit_s = 40.0

@@ -1,4 +1,4 @@
-"""The loader contract over a real Phoenix Query Server; every table has a primary key."""
+"""The loader contract on a real Phoenix Query Server; every table has a primary key."""
 
 import asyncio
 import datetime as dt
@@ -72,7 +72,7 @@ FACTS = LoadingFacts(
 @pytest.mark.engine("phoenix")
 @pytest.mark.timeout(400)
 class TestPhoenixLoading(PhoenixBasis, LoadingContract):
-    """The loader contract over Phoenix. The first column of each table is the key; otherwise, the loader would add a
+    """The loader contract for Phoenix. The first column of each table is the key; otherwise, the loader would add a
     key column unknown to the suite.
     """
 

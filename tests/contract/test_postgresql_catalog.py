@@ -1,4 +1,4 @@
-"""The catalog contract over PostgreSQL: the newest release always, and release 15 on request."""
+"""The catalog contract for PostgreSQL: always the newest release, and release 15 on request."""
 
 import pytest
 from tests.contract.catalog_contract import CatalogContract

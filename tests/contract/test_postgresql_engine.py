@@ -1,4 +1,4 @@
-"""The engine contract over PostgreSQL: the newest release always, and release 15 on request."""
+"""The engine contract for PostgreSQL: always the newest release, and release 15 on request."""
 
 import datetime as dt
 from decimal import Decimal

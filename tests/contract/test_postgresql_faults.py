@@ -14,7 +14,7 @@ from queryserver.engines.protocol import Engine
 
 
 class TestPostgresqlFaults(FaultsContract):
-    """The contract of broken connections over the embedded release, through TCP."""
+    """The broken-connection tests on the embedded release, over TCP."""
 
     facts = FACTS
     tested_with = "PostgreSQL 18 of the embedded default"

@@ -1,4 +1,4 @@
-"""The loader contract over PostgreSQL: the newest release always, and release 15 on request."""
+"""The loader contract for PostgreSQL: always the newest release, and release 15 on request."""
 
 import asyncio
 import datetime as dt

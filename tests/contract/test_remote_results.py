@@ -1,4 +1,4 @@
-"""The ResultStore contract over real stores, opened from settings as the application does."""
+"""The ResultStore contract on real stores, opened from settings as the application does."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,7 +20,7 @@ def settings_of(place: ResultsPlace, data_dir: Path, **task_server: object) -> S
 
 
 class RemoteResults(ResultStoreContract):
-    """The ResultStore contract over the fixture `place`, a new and empty location for each test."""
+    """The ResultStore contract on the fixture `place`, a new and empty location for each test."""
 
     @pytest.fixture
     async def place(self) -> ResultsPlace:

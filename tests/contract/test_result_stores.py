@@ -1,4 +1,4 @@
-"""The ResultStore contract over memory and over segment files, and failures specific to segment files."""
+"""The ResultStore contract for memory and for segment files, and failures specific to segment files."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator

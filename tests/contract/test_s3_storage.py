@@ -1,4 +1,4 @@
-"""The Storage contract over a real S3 server, and tests specific to object stores."""
+"""The storage contract on a real S3 server, and tests specific to object stores."""
 
 from contextlib import suppress
 from uuid import uuid4

@@ -1,4 +1,4 @@
-"""The catalog contract over Spark SQL's metadata."""
+"""The catalog contract for Spark SQL's metadata."""
 
 from collections.abc import AsyncGenerator
 
@@ -86,7 +86,7 @@ FACTS = CatalogFacts(
 
 @pytest.mark.engine("sparksql")
 class TestSparkCatalog(SparkBasis, CatalogContract):
-    """The catalog contract over the output of Spark's SHOW and DESCRIBE."""
+    """The catalog contract for the output of Spark's SHOW and DESCRIBE."""
 
     tested_with = "Spark 3.5.9 Thrift server"
     catalog_facts = FACTS

@@ -1,4 +1,4 @@
-"""The engine contract over Spark SQL through Spark's Thrift server."""
+"""The engine contract for Spark SQL through Spark's Thrift server."""
 
 import datetime as dt
 import time
@@ -109,7 +109,7 @@ def spark_engine(server: SparkAddress, *, port: int | None = None, limits: Limit
 
 @pytest.mark.engine("sparksql")
 class TestSpark(SparkBasis, EngineContract):
-    """The engine contract over Spark in one JVM with two cores."""
+    """The engine contract on Spark in one JVM with two cores."""
 
     tested_with = "Spark 3.5.9 Thrift server"
     facts = FACTS

@@ -16,7 +16,7 @@ LIMITS = Limits(connect_s=2.0, execute_s=5.0, status_s=7.0, fetch_s=5.0, other_s
 
 @pytest.mark.engine("sparksql")
 class TestSparkFaults(FaultsContract):
-    """The contract of broken connections over Spark. Sessions and statements end with the connection on which they were
+    """The broken-connection tests on Spark. Sessions and statements end with the connection on which they were
     opened.
     """
 

@@ -1,4 +1,4 @@
-"""The loader contract over Spark. Each statement takes a few tenths of a second, so the tests use few rows."""
+"""The loader contract for Spark. Each statement takes a few tenths of a second, so the tests use few rows."""
 
 from collections.abc import AsyncGenerator
 from dataclasses import replace
@@ -40,7 +40,7 @@ FACTS = replace(
 
 @pytest.mark.engine("sparksql")
 class TestSparkLoading(SparkBasis, SlowLoadingContract):
-    """The short loader contract over Spark's Thrift server."""
+    """The short loader contract on Spark's Thrift server."""
 
     loading_facts = FACTS
     tested_with = "Spark 3.5.9 Thrift server"

@@ -1,4 +1,4 @@
-"""The catalog contract over SQLAlchemy's Inspector, with PyMySQL and MariaDB as the example of a dialect."""
+"""The catalog contract for SQLAlchemy's Inspector, with PyMySQL and MariaDB as the example of a dialect."""
 
 from dataclasses import replace
 

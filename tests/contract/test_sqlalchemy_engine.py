@@ -1,4 +1,4 @@
-"""The engine contract over the generic SQLAlchemy engine, with PyMySQL and MariaDB as the example of a dialect."""
+"""The engine contract for the generic SQLAlchemy engine, with PyMySQL and MariaDB as the example of a dialect."""
 
 import datetime as dt
 from collections.abc import Callable, Mapping
@@ -68,7 +68,7 @@ def engine_on(server: ServerAddress, port: int | None = None, **options: bool) -
 
 @pytest.mark.engine("mariadb")
 class TestSqlalchemyMariadb(MariadbBasis, EngineContract):
-    """The engine contract over PyMySQL, which is synchronous, buffers whole results by default, and cannot cancel
+    """The engine contract for PyMySQL, which is synchronous, buffers whole results by default, and cannot cancel
     statements.
     """
 
@@ -104,7 +104,7 @@ class TestSqlalchemyMariadb(MariadbBasis, EngineContract):
 
 @pytest.mark.engine("mariadb")
 class TestSqlalchemyFaults(FaultsContract):
-    """The contract of broken connections over the same engine."""
+    """The broken-connection tests on the same engine."""
 
     facts = FACTS
     tested_with = "MariaDB 10.11 through PyMySQL"

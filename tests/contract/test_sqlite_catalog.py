@@ -1,4 +1,4 @@
-"""The catalog contract over SQLite's metadata, with a database file."""
+"""The catalog contract for SQLite's metadata, with a database file."""
 
 from collections.abc import AsyncGenerator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The engine contract over the `sqlite` adapter, with a database file."""
+"""The engine contract for the `sqlite` adapter, with a database file."""
 
 from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path

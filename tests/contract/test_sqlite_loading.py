@@ -1,4 +1,4 @@
-"""The loader contract over tables in SQLite."""
+"""The loader contract for tables in SQLite."""
 
 from collections.abc import AsyncGenerator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The lease contract over PostgreSQL and over the in-memory implementation that service tests use."""
+"""The lease contract for PostgreSQL and for the in-memory implementation that service tests use."""
 
 import asyncio
 import time

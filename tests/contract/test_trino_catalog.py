@@ -1,4 +1,4 @@
-"""The catalog contract over Trino: the memory connector of a real coordinator."""
+"""The catalog contract for Trino: the memory connector of a real coordinator."""
 
 from collections.abc import AsyncGenerator
 from dataclasses import replace
@@ -86,7 +86,7 @@ FACTS = CatalogFacts(
 
 @pytest.mark.engine("trino")
 class TestTrinoCatalog(TrinoBasis, CatalogContract):
-    """The catalog contract over the memory connector, which has no column statistics and does not support ANALYZE."""
+    """The catalog contract for the memory connector, which has no column statistics and does not support ANALYZE."""
 
     catalog_facts = FACTS
     tested_with = "Trino 476"

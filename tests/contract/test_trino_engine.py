@@ -1,4 +1,4 @@
-"""The engine contract over Trino: a real coordinator with its memory and tpch connectors."""
+"""The engine contract for Trino: a real coordinator with its memory and tpch connectors."""
 
 import datetime as dt
 from collections.abc import AsyncGenerator
@@ -107,7 +107,7 @@ FACTS = EngineFacts(
 
 @pytest.mark.engine("trino")
 class TestTrino(TrinoBasis, EngineContract, ResumingContract):
-    """The engine contract over a single node."""
+    """The engine contract on a single node."""
 
     facts = FACTS
     tested_with = "Trino 476"

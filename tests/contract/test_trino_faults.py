@@ -18,7 +18,7 @@ SHORT = TrinoTimeouts(connect_s=2.0, answer_s=2.5, retry_s=5.0, stop_s=2.0, open
 
 @pytest.mark.engine("trino")
 class TestTrinoFaults(FaultsContract):
-    """The contract of broken connections over a real coordinator. The adapter repeats a request whose response was
+    """The broken-connection tests on a real coordinator. The adapter repeats a request whose response was
     lost, because the statement is still running.
     """
 

@@ -1,4 +1,4 @@
-"""The loader contract over Trino: the memory connector of a real coordinator."""
+"""The loader contract for Trino: the memory connector of a real coordinator."""
 
 import datetime as dt
 from collections.abc import AsyncGenerator
@@ -41,7 +41,7 @@ FACTS = LoadingFacts(
 
 @pytest.mark.engine("trino")
 class TestTrinoLoading(TrinoBasis, LoadingContract):
-    """The loader contract over a single node with the memory connector."""
+    """The loader contract on a single node with the memory connector."""
 
     loading_facts = FACTS
     tested_with = "Trino 476"

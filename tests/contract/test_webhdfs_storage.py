@@ -1,4 +1,4 @@
-"""The Storage contract over WebHDFS on a real HDFS, and HDFS specifics."""
+"""The storage contract for WebHDFS on a real HDFS, and HDFS specifics."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -45,7 +45,7 @@ class TestWebHdfsStorage(
     ModesContract,
     OwnersContract,
 ):
-    """The storage contract over WebHDFS. The service impersonates `alice`."""
+    """The storage contract for WebHDFS. The service impersonates `alice`."""
 
     facts = StorageFacts(
         name="HDFS (WebHDFS)",

@@ -1,4 +1,4 @@
-"""What the TLS settings in connector URLs accept and refuse, for every SQL server."""
+"""The contract of the TLS settings in connector URLs for every SQL server: the connections they accept and refuse."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable

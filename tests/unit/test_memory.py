@@ -1,4 +1,4 @@
-"""How the process allocates memory and returns it to the system."""
+"""The allocation of memory by the process, and its return to the system."""
 
 import subprocess
 import sys

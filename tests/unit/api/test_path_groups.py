@@ -1,4 +1,4 @@
-"""Which routes FastAPI tries to match for a path."""
+"""Route groups: FastAPI tries only the routes of groups that match the path."""
 
 import httpx
 import pytest

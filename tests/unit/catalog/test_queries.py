@@ -1,4 +1,4 @@
-"""Catalog results are the same when they are read back from the cache."""
+"""Catalog results do not change when they are read from the cache."""
 
 from types import MappingProxyType
 

@@ -1,4 +1,4 @@
-"""Which modules the commands load; an operator's script may start many commands, so loading must be fast."""
+"""The modules that the commands load. Loading must be fast, because an operator's script may start many commands."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The check of the address that `serve` runs before it starts any service."""
+"""The address check that `serve` performs before it starts any service."""
 
 import socket
 

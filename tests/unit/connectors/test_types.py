@@ -1,4 +1,4 @@
-"""Compares the connector types with the table of Contract platform 5.10, value by value.
+"""The connector types, compared with the table of Contract platform 5.10 value by value.
 
 A row consists of number, dialect, interface, category, name, description, quote, flags, run mode and settings.
 """

@@ -1,4 +1,4 @@
-"""How the server answers an engine process that reads stored results."""
+"""The server's replies to an engine process that reads stored results."""
 
 import asyncio
 import os

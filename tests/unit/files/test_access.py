@@ -15,7 +15,7 @@ RESERVED = "._qs_ana"
 
 
 class Nobody:
-    """A user directory that is empty."""
+    """An empty directory of users and groups."""
 
     async def names(self) -> tuple[Sequence[str], Sequence[str]]:
         return (), ()

@@ -32,10 +32,10 @@ class Clock:
 
 @dataclass
 class MemoryCounts:
-    """Implements `RequestCounts` in memory, with a test clock."""
+    """An in-memory implementation of `RequestCounts` with a test clock."""
 
     clock: Clock = field(default_factory=Clock)
-    """The clock of the database."""
+    """The clock of the simulated database."""
     sums: dict[tuple[int, str], int] = field(default_factory=dict[tuple[int, str], int])
 
     async def add(self, minute: int, calls: Mapping[str, int]) -> Mapping[str, int]:
@@ -161,7 +161,7 @@ ANA = User(1, "ana", rights=frozenset({"download"}), token_ids=("family", "jti")
 
 @dataclass
 class Records:
-    """Implements the part of `CallerRepository` that returns the `owner`, and has a clock."""
+    """The part of `CallerRepository` that returns the token's `owner`, with a test clock."""
 
     owner_now: TokenOwner | None
     is_down: bool = False

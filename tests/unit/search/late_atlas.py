@@ -1,6 +1,6 @@
 """An Atlas server whose responses are correct but late.
 
-If a client gives up early, its own timeout is the cause, so the tests need not measure time.
+If a client gives up early, it does so because of its own timeout, so the tests need not measure time.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from tests.engines.scripted_atlas import Fault, ScriptedAtlas, listening
 
 @dataclass
 class LateAtlas(ScriptedAtlas):
-    """Sends each response `after_s` seconds after the request."""
+    """An Atlas server that sends each response `after_s` seconds after the request."""
 
     after_s: float = 0.0
 

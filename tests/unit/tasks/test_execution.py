@@ -147,7 +147,9 @@ async def test_progress_is_written_during_the_run_and_never_decreases(records: T
 
 
 class NotedRecords(TaskRecords):
-    """Records the progress that each heartbeat sends, since the database stores only the highest value."""
+    """Task records that also keep the progress sent by each heartbeat, because the database stores only the highest
+    value.
+    """
 
     def __init__(self, database: Database) -> None:
         super().__init__(database, keep=timedelta(days=30))

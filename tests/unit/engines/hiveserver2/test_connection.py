@@ -1,4 +1,4 @@
-"""Logins and messages over real sockets, replies that are too long, and repeated session calls."""
+"""Logins and messages over real sockets, overlong replies, and repeated session calls."""
 
 import asyncio
 import gc

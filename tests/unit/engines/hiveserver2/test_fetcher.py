@@ -1,4 +1,4 @@
-"""Result types, values and rows, including rows that are fetched after a connection was lost."""
+"""Result types, values and rows, including rows that are fetched after a lost connection."""
 
 import asyncio
 import datetime as dt

@@ -1,4 +1,4 @@
-"""How the engine recognizes the service's own database, even if a server reports only part of its identity."""
+"""Recognition of the service's own database, even if its server reports only a part of the identity."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping

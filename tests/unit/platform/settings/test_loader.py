@@ -1,4 +1,4 @@
-"""The service reads every settings key, except those listed here with the reason."""
+"""The service reads every settings key, except for the keys listed here with the reason."""
 
 import ast
 from collections.abc import Iterator
