@@ -15,7 +15,7 @@ from queryserver.platform.settings.tree import Settings
 
 @asynccontextmanager
 async def open_connectors(settings: Settings) -> AsyncGenerator[StoredConnectors]:
-    """Open connector administration for a command. Changes notify the servers.
+    """Open the stored connectors for a command. Changes notify all servers.
 
     Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable.
     """

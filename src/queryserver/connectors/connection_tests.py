@@ -204,7 +204,7 @@ class _TestTarget:
     warnings: Sequence[str] = ()
     """Always included in the response."""
     addresses: AddressRules | None = None
-    """The data source's address rules; None for the rules of drafts."""
+    """The data source's address rules; None selects the rules for drafts."""
 
 
 @dataclass(eq=False, repr=False)
@@ -481,7 +481,7 @@ def _ms_since(began: float) -> int:
     return round(1000 * (time.monotonic() - began))
 
 
-# Engines.
+# Engines, which are tested with a statement.
 
 _TEST_STATEMENT = "SELECT 'Hello World!'"
 _TEST_STATEMENTS = {"oracle": "SELECT 'Hello World!' FROM dual", "calcite": "VALUES 1", "elasticsearch": "SELECT 1"}

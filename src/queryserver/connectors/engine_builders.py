@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 
 class EngineBuilder:
-    """Builds a server's engines. Local databases share processes, and their statements fail below `disk_floor`.
+    """Builds a server's engines. Close the builder after its engines.
 
-    Close the builder after its engines.
+    Local databases share processes. Their statements fail if the free disk space falls below `disk_floor`.
     """
 
     def __init__(self, settings: Settings, *, addresses: AddressRules | None = None) -> None:

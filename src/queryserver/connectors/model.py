@@ -1,4 +1,4 @@
-"""Connectors, which are data sources for statements, and their stored instances (Contract platform 5)."""
+"""Defines connectors, which are data sources for statements, and their stored instances (Contract platform 5)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -79,12 +79,15 @@ def invalid(text: str) -> Refused:
 
 @dataclass(frozen=True, slots=True)
 class OptionRules:
-    """The limits set by the server's settings; the context of validators."""
+    """The limits that the server's settings impose on options. Validators receive them as their context."""
 
     policy: ConnectorPolicySettings
     addresses: AddressRules
     is_stored: bool = False
-    """Whether hosts are checked here. For configured connectors, hosts are only checked at each connection."""
+    """Whether the connector is stored, so that hosts are checked here.
+
+    For configured connectors, hosts are checked only at each connection.
+    """
     is_own_database: Callable[[str, int, str], bool] = lambda _host, _port, _name: False
     """Whether host, port and name literally match the service's own database."""
 
@@ -330,7 +333,7 @@ class TrinoOptions(Options):
     """Interface `trino`."""
 
     url: HttpUrl = Field(examples=["http://localhost:8080"])
-    """Url of the coordinator, http or https."""
+    """URL of the coordinator, http or https."""
     catalog: Text = ""
     """Initial catalog of a session."""
     schema_: Text = Field("", alias="schema")
@@ -361,7 +364,7 @@ class PhoenixOptions(Options):
     """Interface `phoenix`."""
 
     url: HttpUrl = Field(examples=["http://localhost:8765/"])
-    """Url of the Query Server, http or https."""
+    """URL of the Query Server, http or https."""
     username: Caller = ""
     """Login name for `BASIC`; `${USER}`: callers supply their login through create_session."""
     password: Secret = ""
@@ -382,7 +385,7 @@ class HdfsOptions(Options):
     """Interface `rest`, dialect `hdfs`."""
 
     server_url: HttpUrl = Field(examples=["http://localhost:9870/webhdfs/v1"])
-    """Url of WebHDFS."""
+    """URL of WebHDFS."""
     default_fs: Text = "hdfs://localhost:8020"
     """Information only."""
 
@@ -391,7 +394,7 @@ class AtlasOptions(Options):
     """Interface `rest`, dialect `atlas`."""
 
     url: HttpUrl = Field(examples=["http://localhost:21000"])
-    """Url of the Atlas server."""
+    """URL of the Atlas server."""
     username: Text = ""
     """Login name; empty: no login."""
     password: Secret = ""
@@ -425,7 +428,7 @@ class Hs2Options(Options):
     """Interface `hiveserver2`, dialect `sparksql`."""
 
     server_port: Port = 10000
-    """Port for hosts that are listed without one; 21050 for impala."""
+    """Port for hosts that are listed without a port; 21050 for impala."""
     server_host: Annotated[tuple[Endpoint, ...], BeforeValidator(_members)] = Field(examples=["localhost"])
     """Comma-separated list of `host` or `host:port`; each session uses one of them."""
     use_sasl: Flag = True
@@ -435,7 +438,7 @@ class Hs2Options(Options):
     transport_mode: Annotated[str, choice("binary", "http")] = "binary"
     """`binary` or `http`."""
     http_path: Text = "cliservice"
-    """Url path for the transport `http`."""
+    """URL path for the transport `http`."""
     username: Text = ""
     """Login name of the service; empty: the caller's name."""
     password: Secret = ""
@@ -445,7 +448,7 @@ class Hs2Options(Options):
     kerberos_service_name: Text = "hive"
     """Service part of the server's principal; `impala` for impala."""
     kerberos_host: Text = ""
-    """Host part of the server's principal; empty: the host that is connected to."""
+    """Host part of the server's principal; empty: the host of the connection."""
     use_ssl: Flag = False
     """Whether connections are encrypted."""
     ssl_validate: Flag = True
@@ -493,4 +496,4 @@ class ImpalaOptions(Hs2Options):
 HS2_OPTIONS: Mapping[str, type[Hs2Options]] = MappingProxyType(
     {"hive": HiveOptions, "hplsql": HiveOptions, "sparksql": Hs2Options, "impala": ImpalaOptions}
 )
-"""By dialect."""
+"""Option models by dialect."""

@@ -1,4 +1,4 @@
-"""All connectors of this process, who may use them, and their open engines.
+"""Finds the connectors that a user may use, and manages their open engines.
 
 `Connectors.unknown` creates the error for unknown names; its text is in `UnknownDialect` in `errors/statements.py`.
 """
@@ -144,8 +144,8 @@ class Connectors:
     """Finds configured and stored connectors, and their engines, which are built on first use.
 
     `read_stored` reads the stored connectors and their version; connectors that this server cannot run are not offered.
-    Keys in `wheel` come first, in that order. `default` is the key, id or display name of the main connector. Both
-    ignore case. `watching()` reads changes in the background.
+    Keys in `wheel` come first, in that order. `default` is the key, id or display name of the main connector. Case is
+    ignored in both. `watching()` reads changes in the background.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class Connectors:
         self._reading = asyncio.Lock()
         self._stale = asyncio.Event()
         self._change = asyncio.Event()
-        """Set at the next change, then replaced."""
+        """Set at the next change, and then replaced with a new event."""
         self._engines = EngineUses(build, metrics)
 
     def watching(self) -> AbstractAsyncContextManager[None]:

@@ -109,7 +109,7 @@ def _secret_parts(name: str, value: SettingValue) -> Iterator[tuple[str, str]]:
 
 
 def _spans(name: str, text: str) -> list[_Span]:
-    """Return the secrets in a URL, in order; empty for other strings."""
+    """Return the positions of the secrets in a URL, in order. For any other string, return an empty list."""
     if not _may_be_url(name, text):
         return []
     start, at = _user_part(text)
@@ -149,7 +149,7 @@ def _password_colon(text: str, start: int, at: int) -> int | None:
 
 
 def _option_spans(text: str, start: int) -> list[_Span]:
-    """Return the values of options with secret names, whatever separates the options."""
+    """Return the positions of option values with secret names, whatever characters separate the options."""
     spans, position = list[_Span](), start
     for found in _OPTION.finditer(text, start):
         name = found[0][:-1]

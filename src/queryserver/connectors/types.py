@@ -131,12 +131,12 @@ def _row(line: str) -> ConnectorType:
 TYPES: Sequence[ConnectorType] = tuple(
     map(_row, Path(__file__).with_name("catalog.txt").read_text("utf-8").splitlines())
 )
-"""All rows, in order."""
+"""All rows, in catalog order."""
 
 Catalog: TypeAlias = Mapping[tuple[str, str], ConnectorType]
 
 TYPES_BY_PAIR: Catalog = MappingProxyType({(row.dialect, row.interface): row for row in TYPES})
-"""Types by dialect and interface, in order."""
+"""Types by dialect and interface, in catalog order."""
 
 
 _PLAIN_SQL = flags("d", "TFTTFFFFFFF")

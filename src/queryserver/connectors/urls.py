@@ -33,7 +33,7 @@ _MAX_S = 7 * 24 * 3600
 _MAX_SHOWN_CHARACTERS = 60  # messages contain at most this much of a client's text
 _OWN_INTERFACES = frozenset({"sqlite", "duckdb", "jdbc"})
 _USER, _SUPPLIED_LATER = "${USER}", "${PASSWORD}"
-_MAX_IDLE_S, _MAX_PROBES = 32767, 127  # the kernel's limits
+_MAX_IDLE_S, _MAX_PROBES = 32767, 127  # the kernel's limits for TCP keepalive
 PORTS = MappingProxyType({"postgresql": 5432, "mysql": 3306, "trino": 8080, "phoenix": 8765})
 """Default ports by dialect."""
 
@@ -126,7 +126,7 @@ class DriverUrl:
     """None if users provide their logins through create_session, or if the URL has no login."""
     password: str | None = field(repr=False)
     query: Mapping[str, str] = field(repr=False)
-    """All options, unparsed."""
+    """All options, as unparsed strings."""
     options: Options
     """The typed options, from the model in `URL_OPTIONS`."""
     wants_credentials: bool
@@ -250,6 +250,6 @@ class UrlOptions(Options):
     ssh_server_host: Text = "127.0.0.1"
     """No effect."""
     has_impersonation: Annotated[Flag, AfterValidator(_of_trino)] = False
-    """Whether to log in as the url's user but run statements as the caller; only for trino."""
+    """Whether to log in as the URL's user but run statements as the caller; only for trino."""
     credentials_json: Annotated[Secret, _NO_KEY] = Field("", examples=[EXAMPLE_KEY])
     """Must be empty: keys are not passed to drivers."""

@@ -1,1 +1,1 @@
-"""The metadata search: query language, sources and index."""
+"""Implements the metadata search: query language, sources and index."""

@@ -36,7 +36,7 @@ KINDS = (DATABASE, TABLE, VIEW)
 _CHUNK = 4000  # number of objects whose column lists are split in one step
 
 _MAX_BYTES = 256 * 1024 * 1024
-_OVERLAY_ROWS = 1000  # or a tenth of the rows, if that is more; above this number of changed rows, the scope is reread
+_OVERLAY_ROWS = 1000  # if more rows than this and more than a tenth of all rows have changed, the scope is reread
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,7 @@ class View:
 
 
 class Hit(NamedTuple):
-    """A matching row. Tuple order is result order."""
+    """A matching row. Sorting hits as tuples gives the order of the result."""
 
     position: int
     is_undated: bool
@@ -227,7 +227,7 @@ class ViewMatches:
         return _count(self.objects) + _count(self.columns)
 
     def facet(self, facet: FacetName) -> dict[str, int]:
-        """Return the counts of a facet. Indexed objects have no tags."""
+        """Return the counts of a facet. For tags, which indexed objects do not have, return an empty dict."""
         segment = self._segment
         if facet is FacetName.TYPE:
             counts = _counts(segment.kinds.filter(self.objects))

@@ -1,4 +1,4 @@
-"""The model of the metadata search: requests, records, sources and index objects (Contract platform 8)."""
+"""Defines the model of the metadata search: requests, records, sources and index objects (Contract platform 8)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""The query language of the metadata search (Contract platform 8.3).
+"""Parses and matches queries of the metadata search (Contract platform 8.3).
 
 Matching and highlighting both compare texts in the form that `folded` returns, so that they agree.
 """
@@ -58,7 +58,7 @@ _Piece = str | _Wildcard
 
 
 class NameFit:
-    """How well a name matches a term. Lower is better."""
+    """How well a name matches a term. Lower values are better."""
 
     EXACT = 0
     STARTS = 1

@@ -44,7 +44,7 @@ _CHECK_EVERY_S = 30.0
 _COUNT_EVERY_S = 300.0
 _SWEEP_EVERY_S = 3600.0
 _UNUSED_FOR = timedelta(days=30)
-_TABLES_PER_CATALOG = 200  # then the catalog is reopened, so that no session stays open for hours
+_TABLES_PER_CATALOG = 200  # after this many tables, the catalog is reopened, so that no session stays open for hours
 _WRITE_EVERY = 500
 _CONNECTORS_AT_ONCE = 2
 _TRY_EVERY_S = 2.0

@@ -142,7 +142,10 @@ class MetadataSearch:
     async def _by_catalog(
         self, user: User, search: model.Search, names: Sequence[model.SourceName], interface: str
     ) -> tuple[_Answers, Sequence[model.Record]]:
-        """Search the sources one by one, in the catalog's order. Once it is unreachable, skip its sources."""
+        """Search the sources one after another, and keep the order of their matches.
+
+        Once the catalog is unreachable, skip the remaining sources that it serves.
+        """
         if interface != _ATLAS:
             configured = errors.known_names([_ATLAS, _DUMMY, "local"], word="Supported")
             raise errors.catalog_not_supported(f"The catalog {interface[:40]} is not supported.{configured}")

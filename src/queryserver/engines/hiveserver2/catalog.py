@@ -1,4 +1,4 @@
-"""Reads metadata and builds sample statements: the code that the catalogs of Hive, Spark and Impala share.
+"""Implements the catalog operations that Hive, Spark and Impala share, and builds sample statements.
 
 Also parses the output of DESCRIBE: sections, table kinds, file formats, statistics and dates.
 """
@@ -102,7 +102,7 @@ def table_kind(word: str) -> TableKind:
 
 
 def file_format(details: Mapping[str, str], parameters: Mapping[str, str]) -> str:
-    """Return the file format, such as `parquet`, `orc` or `kudu`; empty if the description does not mention it."""
+    """Return the file format, such as `parquet`, `orc` or `kudu`; an empty string if the description contains none."""
     handler = parameters.get("storage_handler", "").lower()
     if "kudu" in handler:
         return "kudu"
@@ -141,7 +141,7 @@ def has_map(kind: SqlType) -> bool:
 
 @dataclass(slots=True)
 class Layout:
-    """A parsed description. Keys in `details`, such as `Owner` and `Location`, have no trailing colon."""
+    """A parsed table description. Keys in `details`, such as `Owner` and `Location`, have no trailing colon."""
 
     columns: list[TableColumn] = field(default_factory=list[TableColumn])
     partitions: list[TableColumn] = field(default_factory=list[TableColumn])

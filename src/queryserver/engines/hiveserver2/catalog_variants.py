@@ -1,4 +1,4 @@
-"""Implements the statements and output formats in which the catalogs of Apache Hive, Impala and Spark differ."""
+"""Implements the catalog operations that differ between Apache Hive, Impala and Spark."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -207,9 +207,9 @@ class ImpalaCatalog(HiveFamilyCatalog):
         return _functions(await self._read(f"SHOW FUNCTIONS IN {backquoted(database)}"))
 
     async def _function(self, database: str | None, name: str) -> FunctionDescription | None:
-        """Find a function.
+        """Find a function by name.
 
-        The pattern may also match other functions, because `*` and `|` are special, so names are compared.
+        Names are compared, because `*` and `|` have a special meaning in the pattern and can match other functions.
         """
         source = _BUILTINS if database is None else backquoted(database)
         rows = await self._read(f"SHOW FUNCTIONS IN {source} LIKE {literal(name.lower())}")
@@ -247,7 +247,7 @@ class ImpalaCatalog(HiveFamilyCatalog):
 
 
 def _functions(rows: Sequence[Row]) -> list[FunctionDescription]:
-    """Parse rows: return type, signature such as `abs(BIGINT)`, binary type, is persistent. Merge overloads."""
+    """Parse rows of return type, signature (such as `abs(BIGINT)`), binary type and persistence. Merge overloads."""
     by_name = dict[str, FunctionDescription]()
     for row in rows:
         returned, text, binary, persistent = (cell(one) for one in row[:4])

@@ -279,7 +279,7 @@ class HttpTransport:
 
 
 async def _body(response: httpx.Response, expected: transports.ReplySpec[transports.AnswerT]) -> bytes:
-    """Read the whole body. Raises ReplyTooLarge, CellTooLarge, MalformedMessage."""
+    """Read the whole response body. Raises ReplyTooLarge, CellTooLarge, MalformedMessage."""
     if response.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise MalformedMessage("unexpected compressed response")
     body, skimmer = bytearray(), None

@@ -27,7 +27,7 @@ _ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in (*map(ch
 
 @dataclass(frozen=True, slots=True)
 class LoaderDialect:
-    """The syntax and the restrictions in which loading a table differs between Hive and Spark."""
+    """The differences between Hive and Spark in loading tables: syntax, restrictions and settings."""
 
     create: str  # appended to the column list of CREATE TABLE
     values: str  # a table of literals; `{}` stands for its rows

@@ -30,7 +30,7 @@ _MAX_DEPTH = 16
 _CELLS = (0, 3, 3)  # field numbers of the result, its `results` (TFetchResultsResp) and their `columns` (TRowSet)
 
 READ_BYTES = 4 * 1024 * 1024  # size of a stream's read buffer
-_SKIM_BYTES = 16 * 1024  # skimming this many bytes takes some 10 ms if they contain only empty values
+_SKIM_BYTES = 16 * 1024  # skipping this many bytes takes about 10 ms if they contain only empty values
 _QUIET_S = 0.001
 
 AnswerT = TypeVar("AnswerT")
@@ -172,7 +172,7 @@ class Transport(Protocol):
         ...
 
     async def close(self) -> None:
-        """Close the connection. This takes a limited time and raises no error."""
+        """Close the connection within a limited time. Never raises an error."""
         ...
 
 

@@ -26,9 +26,9 @@ class Hs2Variant:
     session_conf: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     setting_prefix: str = ""  # prefix of engine options in the OpenSession configuration
     conf_overlay: Mapping[str, str] | None = None  # options sent with each statement
-    quotes_database: bool = False  # the server inserts the initial database into a USE statement unquoted
+    quotes_database: bool = False  # the server does not quote the initial database in its USE statement
     long_polls: bool = True  # GetOperationStatus waits some seconds for the statement to end
-    empty_result_column: str | None = None  # column returned for a statement without a result set
+    empty_result_column: str | None = None  # column that the server returns for a statement without a result set
     logs_by_rpc: bool = False  # read the log with GetLog, which returns the whole log, instead of FetchResults
     close_returns_row_count: bool = False  # CloseImpalaOperation returns the number of changed rows
     progress_by_summary: bool = False  # read the progress with GetExecSummary

@@ -1,4 +1,4 @@
-"""The undocumented parts of asyncmy that the MySQL adapter needs. No other file uses them (ADR 80).
+"""Wraps the undocumented parts of asyncmy that the MySQL adapter needs. No other file uses them (ADR 80).
 
 The names used, and the reason for each:
 

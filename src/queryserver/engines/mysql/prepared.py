@@ -1,4 +1,4 @@
-"""Server-side prepared statements (COM_STMT_EXECUTE): which statements are prepared, and their markers and values."""
+"""Decides which statements the server prepares (COM_STMT_EXECUTE), and writes their markers and values."""
 
 import re
 from collections.abc import Sequence
@@ -25,8 +25,8 @@ _VALUE_OF_COLUMN = re.compile(r"\bVALUES\s*\(\s*[\w`$.]+\s*\)", re.IGNORECASE)
 _QUERY = re.compile(r"\b(?:SELECT|WITH)\b", re.IGNORECASE)
 _UNLIKE_LITERALS_PATTERN = re.compile(
     r"/\*M?!"  # executable comments, whose content is not parsed
-    r"|\bTIME(?:STAMP)?\s*\("  # lose fractional seconds if the value is unknown during preparation
-    r"|\b(?:ROW_COUNT|FOUND_ROWS)\s*\(",  # are reset by statements sent before this one
+    r"|\bTIME(?:STAMP)?\s*\("  # these lose fractional seconds if the value is unknown during preparation
+    r"|\b(?:ROW_COUNT|FOUND_ROWS)\s*\(",  # these are reset by statements sent before this one
     re.IGNORECASE,
 )
 _BEFORE_MARK = re.compile(r"(\w+|[`\"])\s+\(\?\)")

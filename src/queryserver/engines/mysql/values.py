@@ -1,4 +1,4 @@
-"""MySQL columns and values: names and types (Contract editor 6.3), and readers for text and binary rows.
+"""Declares the types of MySQL columns (Contract editor 6.3), and reads the values of text and binary rows.
 
 The server sends a type code, flags, a length in bytes and a character set, from which the declared type is derived.
 asyncmy unpacks rows, except for dates and times in binary rows, because Python cannot represent 0000-00-00.

@@ -50,7 +50,7 @@ class PhoenixAddress(HttpServer):
     ssl_validate: bool = True
     ssl_ca: str = ""  # PEM text of the certificate authorities to trust instead of the system's
     timeouts: PhoenixTimeouts = field(default_factory=PhoenixTimeouts)
-    cell_max_bytes: int = 16 * 1024 * 1024  # size limit of a value, from which the size limit of a frame follows
+    cell_max_bytes: int = 16 * 1024 * 1024  # size limit of a value, which determines the size limit of a frame
     rules: AddressRules = field(default_factory=AddressRules)
 
     def login(self, options: SessionOptions) -> Credentials | None:
@@ -346,7 +346,7 @@ class PhoenixConnection:
         await self.close_statement(found.statement)
 
     async def close_statement(self, statement: int) -> bool:
-        """Cancel and close a statement. Return False if the server does not confirm. Limited in time."""
+        """Cancel and close a statement. Return False if the server does not confirm this in time."""
         body = protocol.text(1, self.id) + protocol.number(2, statement)
         try:
             await self._call(protocol.Phase.SENT, "CloseStatement", body, within_s=self._timeouts.stop_s)
@@ -355,7 +355,7 @@ class PhoenixConnection:
         return True
 
     async def close(self) -> None:
-        """Close the connection. Limited in time. Idempotent."""
+        """Close the connection, and wait only a short time for the server to confirm this. Idempotent."""
         await cancel_tasks(self._beat)
         if self._lost is None:
             self._lose(errors.SessionLost("The Phoenix session is closed."))

@@ -28,7 +28,7 @@ class PhoenixEngine:
     """Runs statements on one Query Server. `SessionOptions.database` is a schema name."""
 
     dialect = "phoenix"
-    lists_functions = False  # SYSTEM.FUNCTION has only user-defined functions, and no catalog lists built-in functions
+    lists_functions = False  # SYSTEM.FUNCTION contains only user-defined functions, and built-in ones are not listed
 
     def __init__(self, address: PhoenixAddress, *, read_only: bool = False) -> None:
         self._address = address
@@ -117,7 +117,7 @@ async def _run(connection: PhoenixConnection, sql: str) -> None:
     statement = await connection.new_statement()
     try:
         await connection.execute(statement, sql, rows=1)
-    except EngineError:  # after a cancellation, this ends the statement
+    except EngineError:
         await connection.close_statement(statement)
         raise
     await connection.close_statement(statement)

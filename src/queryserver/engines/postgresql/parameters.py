@@ -145,10 +145,11 @@ class CountingConnection(Protocol):
 
 
 async def run_rows(connection: CountingConnection, statement: BoundStatement, prepare: Prepare) -> int:
-    """Run the statement once per row, in the open transaction or else in a new one. Return the number of changed rows.
+    """Run the statement once per parameter row, and return the number of changed rows.
 
-    Rows from RETURNING are discarded. Adjacent rows with the same types and NULLs are sent together. Raises asyncpg's
-    errors, after setting `statement.row` to the number of the failed row.
+    Uses the open transaction or, if there is none, a new one. Rows from RETURNING are discarded. Adjacent rows with the
+    same types and NULLs are sent together. Raises asyncpg's errors, after setting `statement.row` to the number of the
+    failed row.
     """
     is_own = not connection.is_in_transaction()
     if is_own:

@@ -327,7 +327,7 @@ def read_native(declared: DeclaredType, values: Sequence[Any]) -> pa.Array:
 
 
 def read_text(declared: DeclaredType, values: Sequence[str | None]) -> pa.Array:
-    """Convert values that are in text format inside arrays and composite values. Raises UnrepresentableValue."""
+    """Convert the text-format elements of arrays and composite values. Raises UnrepresentableValue."""
     wanted = arrow_type(declared)
     if declared.kind is ValueKind.BYTEA:
         return pa.array([None if v is None else bytes.fromhex(v.removeprefix("\\x")) for v in values], wanted)

@@ -1,4 +1,4 @@
-"""Sends the requests of Trino's client protocol: over HTTP for all sessions, and to the coordinator for one session."""
+"""Sends the requests of Trino's client protocol. Each session has a `Coordinator`, and all share an HTTP client."""
 
 import asyncio
 import re
@@ -53,7 +53,7 @@ class TrinoClient:
     async def send(self, method: str, url: httpx.URL, headers: httpx.Headers, content: bytes = b"") -> TrinoAnswer:
         """Send one request.
 
-        Raises TransientFailure, RowTooLarge, and EngineUnavailable (client closed or host not allowed).
+        Raises TransientFailure, RowTooLarge, and EngineUnavailable if the client is closed or the host is not allowed.
         """
         async with self._opening:
             if self.is_closed:
@@ -253,7 +253,7 @@ class Coordinator:
             raise protocol.final_error(error, sent=True) from error
 
     async def stop(self, uri: str) -> bool:
-        """Cancel the statement. Return whether the coordinator accepted the request. Limited in time."""
+        """Cancel the statement. Return whether the coordinator accepted the request within `stop_s` seconds."""
         try:
             async with asyncio.timeout(self.address.timeouts.stop_s):
                 await retry_transient(partial(self._accepted, "DELETE", uri), for_s=self.address.timeouts.stop_s)

@@ -352,7 +352,10 @@ class TrinoSession(OperationSession[TrinoOperation]):
         self._detached = True
 
     async def leave(self) -> None:
-        """Cancel the statement and roll back an open transaction, unless detached. Limited in time."""
+        """Unless the session is detached, cancel the statement and roll back an open transaction.
+
+        Each of these steps has a time limit.
+        """
         self._left = True
         await self._close_operation()
         state = self._coordinator.state

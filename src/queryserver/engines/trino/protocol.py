@@ -127,7 +127,7 @@ def _body_text(body: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TrinoVariant:
-    """The header names and features in which Trino and Presto differ."""
+    """The differences between Trino and Presto: header names and features."""
 
     dialect: str
     header_prefix: str
@@ -191,7 +191,7 @@ class TrinoAddress(HttpServer):
     source: str = "queryserver"
     time_zone: str = ""
     timeouts: TrinoTimeouts = TrinoTimeouts()
-    cell_max_bytes: int = 16 * 1024 * 1024  # size limit of a value, from which the size limit of a response follows
+    cell_max_bytes: int = 16 * 1024 * 1024  # size limit of a value, which determines the size limit of a response
     rules: AddressRules = field(default_factory=AddressRules)
 
     @property
@@ -364,7 +364,7 @@ class TrinoPage:
 
     @property
     def progress(self) -> int:
-        """Progress in percent, as reported by Trino, or else computed from the completed splits."""
+        """Progress in percent, as reported by Trino or, if it reports none, computed from the completed splits."""
         percent = self.stats.get("progressPercentage")
         if not isinstance(percent, int | float):
             done, total = self.stats.get("completedSplits"), self.stats.get("totalSplits")
