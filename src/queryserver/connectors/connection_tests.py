@@ -105,7 +105,7 @@ def reason_of(error: BaseException) -> str:
 def sanitized_message(
     error: BaseException, settings: Mapping[str, SettingValue], endpoints: Sequence[tuple[str, int]]
 ) -> str:
-    """Return the error's text without traces, secrets, or addresses and files that the settings do not name."""
+    """Return the error's text without stack traces, secrets, paths, or addresses that the settings do not name."""
     if isinstance(error, errors.QueryServerError):
         text = error.message
     elif isinstance(error, TimeoutError):
@@ -195,7 +195,7 @@ class _TestTarget:
     login: Login
     close: Callable[[], Awaitable[object]]
     endpoints: Sequence[tuple[str, int]]
-    """Hosts and ports, one of which must accept. A port of 0 means that only the driver knows it.
+    """Hosts and ports, one of which must accept a connection. A port of 0 means that only the driver knows the port.
 
     Empty if no host is known.
     """
@@ -308,7 +308,7 @@ class ConnectionTests:
             await target.close()
 
     async def _connect(self, target: _TestTarget, progress: "_TestProgress") -> None:
-        """Connect to the first address that accepts.
+        """Connect to the first address that accepts a connection.
 
         If only the driver knows the port, the login makes the connection instead.
         """

@@ -323,7 +323,7 @@ def _tls_options(tls: EngineTlsSettings) -> Mapping[str, SettingValue]:
 
 
 def _sqlalchemy(connector: Connector, builder: EngineBuilder) -> Engine:
-    """Use the native adapter for the URL's dialect if there is one, otherwise the generic adapter."""
+    """Build the engine with the native adapter for the URL's dialect or, if there is none, with the generic adapter."""
     opts = builder.read_options(urls.UrlOptions, connector)
     url = opts.url
     if url.dialect == "postgresql":
@@ -342,7 +342,7 @@ def connector_address_rules(connector: Connector, builder: EngineBuilder) -> Add
 
 
 def postgresql_url(connector: Connector, builder: EngineBuilder) -> urls.DriverUrl | None:
-    """Return a valid connector's URL if it uses the PostgreSQL adapter; otherwise None."""
+    """Return a valid connector's URL; None if the connector does not use the PostgreSQL adapter."""
     if connector.interface != "sqlalchemy":
         return None
     url = builder.read_options(urls.UrlOptions, connector).url

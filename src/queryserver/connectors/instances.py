@@ -93,7 +93,7 @@ class TypeView:
 
 @dataclass(frozen=True, slots=True)
 class InstanceView:
-    """An instance for responses."""
+    """A stored instance, prepared for responses to one user."""
 
     instance: ConnectorInstance
     row: ConnectorType | None
@@ -109,7 +109,7 @@ class InstanceView:
 
     @property
     def description(self) -> str:
-        """The instance's own description, or else its type's."""
+        """The instance's description or, if that is empty, the type's description."""
         return self.instance.description or (self.row.description if self.row else "")
 
     @property
@@ -215,7 +215,7 @@ class StoredConnectors:
         return [await self.shown(one, user) for one in stored if user.may_use(connector_right(one.id))]
 
     async def get(self, user: User, connector_id: str) -> InstanceView:
-        """Return one connector. Raises connector_not_found, also if the caller may not see it."""
+        """Return one connector. Raises connector_not_found if it does not exist or the caller may not see it."""
         instance = await self.stored(connector_id)
         if not user.may_use(connector_right(instance.id)):
             raise errors.connector_not_found(connector_id)
@@ -264,7 +264,7 @@ class StoredConnectors:
         )
 
     async def stored(self, connector_id: str) -> ConnectorInstance:
-        """Return the instance with this id. Raises connector_not_found, also if the id is not a number."""
+        """Return the instance with this id. Raises connector_not_found if there is none or the id is not a number."""
         is_id = connector_id.isascii() and connector_id.isdigit() and len(connector_id) < 20
         instance = await self._records.find(int(connector_id)) if is_id else None
         if instance is None:

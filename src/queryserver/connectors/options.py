@@ -138,7 +138,7 @@ UNLISTED: Final = "unlisted"
 
 
 def listed_options(model: type[Options]) -> dict[str, SettingValue]:
-    """Return the options for type listings, with their examples or else default values."""
+    """Return the options for type listings, each with its example or, if it has none, its default value."""
     listed = dict[str, SettingValue]()
     for name, field in model.model_fields.items():
         if UNLISTED not in field.metadata:
@@ -185,7 +185,7 @@ def whole_number(least: int, most: int | None = None) -> BeforeValidator:
 
 
 def choice(*words: str) -> BeforeValidator:
-    """Accept one of `words`, ignoring case, and return it in their spelling."""
+    """Accept one of `words` in any case, and return it as spelled in `words`."""
 
     def read(value: Any) -> str:
         folded = _text(value).casefold()
@@ -280,7 +280,7 @@ Tunnel: TypeAlias = Annotated[
 
 
 def _bytes(value: Any) -> int | None:
-    """Parse an amount of bytes; None if empty. `0B` disables temporary files."""
+    """Parse a number of bytes with a unit; None if the value is empty. `0B` disables temporary files."""
     if not (text := _text(value)):
         return None
     if (amount := parse_byte_amount(text)) is None:

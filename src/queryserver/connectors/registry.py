@@ -235,12 +235,16 @@ class Connectors:
         return [one for one in self._listed if _is_open(one, user)]
 
     def main(self, user: User) -> Connector | None:
-        """Return the default connector, or else the first (Contract platform 7.1); None if the caller may use none."""
+        """Return the default connector or, if the caller may not use it, the first usable one (Contract platform 7.1).
+
+        Returns None if the caller may use no connector.
+        """
         return next((one for one in self._mains if _is_open(one, user)), None)
 
     def default_sql(self, user: User) -> Connector | None:
-        """Return the connector for calls without a name: the main one, or else the first that accepts SQL (Contract
-        editor 1.7).
+        """Return the connector for requests that name none (Contract editor 1.7).
+
+        This is the main connector if it accepts SQL, otherwise the first connector that does.
         """
         main = self.main(user)
         if main is not None and takes_sql(main):
@@ -297,11 +301,11 @@ class Connectors:
         return _data(connector, self.engine(connector))
 
     def runnable_by(self, held: Collection[str]) -> Sequence[str]:
-        """Return the keys of connectors whose statements may run in a process that holds this data."""
+        """Return the keys of connectors whose statements may run in a process that has acquired the data in `held`."""
         return [one.key for one in self._connectors.values() if (data := self.data_of(one)) is None or data in held]
 
     def bound_to(self, held: Collection[str]) -> Sequence[str]:
-        """Return the keys of connectors whose statements can run only in the process that holds this data."""
+        """Return the keys of connectors whose statements can run only in the process that has acquired this data."""
         return [one.key for one in self._connectors.values() if self.data_of(one) in held]
 
     def data_to_hold(self) -> frozenset[str]:

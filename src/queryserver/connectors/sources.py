@@ -100,7 +100,7 @@ def draft_connector(
 
 
 def _limits(dialect: str, settings: Settings, general: GeneralSettings) -> ConnectorLimits:
-    """Return the connector's own limits, or else those in the section `editor` (Contract editor 13)."""
+    """Return the connector's limits, which default to those in the section `editor` (Contract editor 13)."""
     editor = settings.editor
     statement_s = _IMPALA_TIMEOUT_S if dialect == "impala" else editor.statement_timeout_s
     return ConnectorLimits(
@@ -114,7 +114,7 @@ def _limits(dialect: str, settings: Settings, general: GeneralSettings) -> Conne
 
 
 def _closes_queries(dialect: str, general: Mapping[str, SettingValue], settings: Settings) -> bool:
-    """Return the connector's `close_queries` option, or else that of its engine section (Contract editor 13)."""
+    """Return the connector's `close_queries` option, which defaults to its engine section (Contract editor 13)."""
     default = section_defaults(dialect, settings).get("close_queries", False)
     return dialect in options.HS2_OPTIONS and bool(options.parse_flag(general.get("close_queries", default)))
 

@@ -143,7 +143,10 @@ _PLAIN_SQL = flags("d", "TFTTFFFFFFF")
 
 
 def flags_of(dialect: str, interface: str) -> Flags:
-    """Return the flags for a dialect and interface; for an unknown pair, those of the dialect, or else plain SQL."""
+    """Return the flags for a dialect and interface.
+
+    An unknown pair has the flags of the dialect's first type or, if the dialect is unknown, those of plain SQL.
+    """
     row = TYPES_BY_PAIR.get((dialect, interface)) or next((one for one in TYPES if one.dialect == dialect), None)
     return _PLAIN_SQL if row is None else row.flags
 

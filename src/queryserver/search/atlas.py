@@ -83,7 +83,7 @@ def search_body(query: Query, source: model.SourceName, *, cluster: str, offset:
 
 
 def _criteria(query: Query, source: model.SourceName, cluster: str) -> list[JsonObject] | None:
-    """Return the criteria, all of which must match. None if nothing can match."""
+    """Return the criteria, all of which must match; None if nothing can match."""
     criteria = [_any_of([_contains(name, term) for name in ("name", "description")]) for term in query.terms]
     if owners := query.filters.get("owner"):
         criteria.append(
@@ -265,7 +265,7 @@ class AtlasCatalog:
     async def _page(
         self, query: Query, source: model.SourceName, *, offset: int, limit: int
     ) -> tuple[list[model.Record], int] | None:
-        """Return a page's records and the total (negative if Atlas does not count). None if nothing can match."""
+        """Return a page's records and the total (negative if Atlas does not count); None if nothing can match."""
         body = search_body(query, source, cluster=self._settings.search_cluster, offset=offset, limit=limit)
         if body is None:
             return None

@@ -332,7 +332,7 @@ def _with_spanning(segment: IndexSegment, term: Term, hits: pa.Array, candidates
 
 
 def _filtered(view: View, filters: dict[str, tuple[Term, ...]]) -> pa.Array | None:
-    """Return a mask of the objects that pass all filters except the type filter. None if there are no such filters."""
+    """Return a mask of the objects that pass all filters except the type filter; None if there are no such filters."""
     segment, passed = view.segment, None
     for name, terms in filters.items():
         if name == "db":

@@ -229,7 +229,7 @@ class IndexedColumn:
 
 @dataclass(frozen=True, slots=True)
 class IndexedObject:
-    """A database (with an empty `name`), table or view. None means unknown and leaves the indexed value unchanged."""
+    """A database (with an empty `name`), table or view. A value of None is unknown and leaves the index unchanged."""
 
     kind: str
     database: str
@@ -245,7 +245,7 @@ class IndexedObject:
 class ObjectRow:
     """A stored object.
 
-    `columns` contains one entry `name U+001F comment` per column, sorted and joined by U+001E. None if unknown.
+    `columns` contains one entry `name U+001F comment` per column, sorted and joined by U+001E; it is None if unknown.
     """
 
     id: int

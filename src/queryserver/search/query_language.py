@@ -111,7 +111,7 @@ class Term:
         ]
 
     def find_in(self, folded_text: str, start: int = 0) -> tuple[int, int] | None:
-        """Return the start and end of the first occurrence at or after `start`. None if there is none."""
+        """Return the start and end of the first occurrence at or after `start`; None if there is none."""
         begin, at = None, start
         for pattern, _ in self._segments:
             match = pattern.search(folded_text, at)

@@ -56,7 +56,7 @@ _UNREADABLE_OBJECT = (*_MISSING_OBJECT, errors.StatementRejected)
 
 
 def scope_key(connectors: Connectors, user: User, connector: Connector) -> ScopeKey | None:
-    """Return the scope that the user's lookups belong to. None if the connector has no metadata.
+    """Return the scope that the user's lookups belong to; None if the connector has no metadata.
 
     The address excludes secrets, because they could be guessed from its digest. It includes the engine's endpoints,
     because connectors without options take them from other settings sections.
@@ -101,7 +101,7 @@ class IndexFeed:
         return background(self._write(), name="metadata-index-feed")
 
     def add(self, user: User, connector: Connector, query: CatalogQuery[Any], answer: object) -> None:
-        """Queue a response from an engine. Never waits or fails. If 200 responses are queued, the oldest is dropped."""
+        """Queue a response from an engine, without waiting. If 200 responses are queued, the oldest is dropped."""
         key = scope_key(self.connectors, user, connector)
         if key is not None and query.kind in ("databases", "database", "tables", "table"):
             self._waiting.append((key, query, answer))
@@ -161,7 +161,7 @@ def kind_of(kind: TableKind) -> str:
 
 
 def _modified_at(table: TableDescription) -> datetime | None:
-    """Return the time of the last change, which is a table property in the Hive family, or else the creation time."""
+    """Return the time of the last change, which only the Hive family reports, or the creation time if it is unknown."""
     text = next((one.value for one in table.properties if one.name.strip() == _CHANGED), "").strip()
     try:
         if text.isdecimal():
@@ -211,7 +211,7 @@ class IndexRefresh:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def start(self, user: User, connector: Connector, key: ScopeKey) -> None:
-        """Refresh the user's view in the background if it is due and the user has a valid login. Never waits."""
+        """Start to refresh the user's view in the background if it is due and the user has a valid login."""
         if key in self._tasks:
             return
         task = self._tasks[key] = asyncio.create_task(self.refresh(user, connector, key), name="metadata-refresh")
@@ -259,7 +259,9 @@ class IndexRefresh:
     async def _read(
         self, user: User, connector: Connector, key: ScopeKey, *, interval: timedelta, progress: Progress = no_progress
     ) -> int | None:
-        """Return the number of tables. None if the refresh is not due or another server is reading the data source.
+        """Read the data source, and return the number of tables.
+
+        Returns None if the refresh is not due or another server is reading the data source.
 
         Raises QueryServerError.
         """
@@ -381,7 +383,7 @@ class _Refresh:
     async def _unlisted(self, catalog: Catalog, listed: Sequence[str]) -> Sequence[str]:
         """Return indexed databases that still exist but are not listed: Trino omits catalogs that are down.
 
-        Unreadable databases are kept as indexed. All failing lookups together may take at most one lookup's timeout.
+        Unreadable databases are kept as indexed. Lookups end once the failed ones have taken as long as one timeout.
         """
         clock = asyncio.get_running_loop().time
         unlisted: list[str] = []

@@ -287,7 +287,7 @@ Partition = tuple[str, ...]
 
 
 def newest_partitions(partitions: Sequence[Partition], columns: Sequence[protocol.TableColumn]) -> list[Partition]:
-    """Return the three partitions with the greatest values, in descending order. Numeric values compare as numbers.
+    """Return up to three partitions with the greatest values, in descending order. Numeric values compare as numbers.
 
     Partitions that have no value for a column are skipped.
     """

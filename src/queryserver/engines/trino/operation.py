@@ -165,7 +165,7 @@ class TrinoOperation:
         return not self._is_settled
 
     def position(self) -> Mapping[str, Any]:
-        """Return where another process can resume: the page with unread rows, or else the next URI.
+        """Return where another process can resume: at the page with unread rows or, if there is none, at the next URI.
 
         The next URI may be requested again, but no earlier page.
         """
