@@ -227,7 +227,7 @@ async def test_nan_decimal_cannot_be_written_to_a_typed_file(ana: Caller):
     assert (await ana.page(operation))["data"] == [["NaN"]]
     answer = await ana.get(f"editor/download/{operation}", format="parquet")
     assert verdict(answer) == (400, -1, "invalid_parameter")
-    assert "the column 'price' holds a value" in answer.json()["message"]
+    assert "the column 'price' contains a value" in answer.json()["message"]
     assert await file_of(ana, operation, "csv") == b"price\r\nNaN\r\n"
 
 
