@@ -47,7 +47,7 @@ from queryserver.platform.threads import background, restart_pause_s
 from queryserver.services import Services
 from queryserver.wiring import open_services
 
-gc.freeze()  # exempts imported objects from garbage collection, which would otherwise take as long as was saved
+gc.freeze()  # exempts imported objects from garbage collection; collecting them later would cost the saved time
 if is_gc_enabled:
     gc.enable()
 
@@ -282,7 +282,7 @@ def _error_factory(error: ConfigurationError | SchemaMismatch | DatabaseUnavaila
 
 
 class _Server(uvicorn.Server):
-    """A server that returns on the stop signal. Uvicorn's would raise it again before the services are closed."""
+    """A server that returns on the stop signal, so that the services are closed. Uvicorn would raise it again."""
 
     def __init__(
         self,

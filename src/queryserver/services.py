@@ -51,9 +51,9 @@ class Services:
     registry: CollectorRegistry
     metrics: Metrics
     metrics_text: MetricsPage | None
-    """The metrics page. None if metrics are disabled."""
+    """The metrics page, or None if metrics are disabled."""
     broker: "RedisBroker | None"
-    """The broker. None if the task server is disabled."""
+    """The broker, or None if the task server is disabled."""
     instances: Instances
     tasks: TaskServices
     scheduling: ScheduleServices

@@ -117,7 +117,7 @@ def _monitoring(settings: Settings) -> "AbstractContextManager[MetricsListener |
 
 
 async def _run_until(stopped: asyncio.Event, work: Awaitable[None]) -> None:
-    """Do the work until the event is set. Raises the exception if the work fails."""
+    """Run the work until the event is set. If the work fails, raise its exception."""
     working, waiting = asyncio.ensure_future(work), asyncio.ensure_future(stopped.wait())
     try:
         await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)

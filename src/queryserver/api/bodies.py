@@ -31,7 +31,7 @@ _WINDOW_BYTES = 64 * 1024
 
 
 def parse_json_object(body: bytes, *, max_depth: int = MAX_DEPTH) -> dict[str, Any]:
-    """Parse a JSON object; an empty body gives an empty object. The object itself is level 1 of `max_depth`.
+    """Parse a JSON object. An empty body gives an empty object. The object itself is level 1 of `max_depth`.
 
     Raises InvalidJson (also for duplicate keys, NaN, U+0000 and lone surrogates), or invalid_body if the value is not
     an object.
@@ -45,7 +45,7 @@ def parse_json_object(body: bytes, *, max_depth: int = MAX_DEPTH) -> dict[str, A
 
 
 def parse_form(body: bytes) -> dict[str, str]:
-    """Parse an `application/x-www-form-urlencoded` body; if a field is repeated, the last value wins.
+    """Parse an `application/x-www-form-urlencoded` body. If a field is repeated, the last value wins.
 
     Raises InvalidParameter for invalid UTF-8, for U+0000, and for more than 1000 fields.
     """
@@ -69,7 +69,7 @@ def form_fields(body: bytes, *, max_fields: int = MAX_FIELDS) -> list[tuple[str,
 
 
 def parse_multipart(body: bytes, content_type: str) -> dict[str, str]:
-    """Parse the text parts of a `multipart/form-data` body; if a part is repeated, the last value wins.
+    """Parse the text parts of a `multipart/form-data` body. If a part is repeated, the last value wins.
 
     An empty body has no parts. Raises InvalidParameter (file part, truncated body, missing boundary, more than 1000
     parts, text as in `parse_form`) or PayloadTooLarge (the headers of one part exceed 16 KiB).
@@ -146,7 +146,8 @@ CountBytes = Callable[[int], None]
 class BodyShares:
     """Limits the memory for request bodies, separately for users and for clients without credentials.
 
-    Anyone can send login requests from many addresses; their bodies must not use up the memory for users' bodies.
+    Anyone can send login requests from many addresses. The bodies of these requests must not use up the memory for
+    users' bodies.
     """
 
     def __init__(self, of_users: int = _OF_USERS_BYTES, of_strangers: int = _OF_STRANGERS_BYTES) -> None:
@@ -220,7 +221,7 @@ class SeenFields:
         """Names in the query string of a POST, which the route does not read."""
 
     def note_received(self, names: Iterable[str]) -> None:
-        """Record the names of received fields or query parameters; names after the first 2000 are ignored."""
+        """Record the names of received fields or query parameters. Names after the first 2000 are ignored."""
         self.unread.update(islice(names, _MOST_SEEN))
         self.unread -= SENT_BY_HUE
         if self._read:
@@ -273,7 +274,7 @@ def header_value(names: Iterable[str]) -> str:
 
 
 def log_value(names: Iterable[str]) -> str:
-    """Return the distinct names for the log, in order; a name that does not look like a field name becomes `?`.
+    """Return the distinct names for the log, in order. A name that does not look like a field name becomes `?`.
 
     A body in another format parses as a form with one long name, which may contain a secret.
     """
@@ -308,13 +309,13 @@ _MOST_DIGITS = 18
 
 
 def multipart_type(request: Request) -> str | None:
-    """Return the Content-Type header if the body is multipart, else None."""
+    """Return the Content-Type header, or None if the body is not multipart."""
     content_type = request.headers.get("content-type", "")
     return content_type if content_type.partition(";")[0].strip().lower() == MULTIPART else None
 
 
 def announced_bytes(request: Request) -> int | None:
-    """Return the value of the Content-Length header; None if it is absent or not a number."""
+    """Return the value of the Content-Length header, or None if it is absent or not a number."""
     length = request.headers.get("content-length", "")
     # The first 18 digits of a longer number already exceed every limit.
     return int(length[:_MOST_DIGITS]) if length.isascii() and length.isdecimal() else None
@@ -381,7 +382,7 @@ def holding(request: Request, user_id: int, max_bytes: int) -> AbstractContextMa
 async def raw_body(
     request: Request, *, max_bytes: int, within_s: float = _BODY_WITHIN_S, hold: CountBytes = _unbounded
 ) -> RawBody | None:
-    """Read a POST body of a supported type; None if it is empty (Contract platform 1.2).
+    """Read a POST body of a supported type, or None if it is empty (Contract platform 1.2).
 
     `hold` counts the bytes read. Raises UnsupportedMediaType, PayloadTooLarge (before the whole body is read), LateBody
     after `within_s`, and the errors of `hold`.
@@ -418,7 +419,7 @@ async def read_body(
 
 
 def query_fields(request: Request, repeated: Collection[str] = ()) -> Body:
-    """Read the query parameters of a GET call. The last value of a parameter wins; those in `repeated` keep all values.
+    """Read the query parameters of a GET call. The last value wins, except that those in `repeated` keep all values.
 
     Raises InvalidParameter.
     """
@@ -451,7 +452,7 @@ async def _in_time(reading: Coroutine[Any, Any, T], within_s: float) -> T:
 
 
 async def _is_empty(request: Request) -> bool:
-    """Return whether a body of unknown length is empty; reads no further than the first non-empty chunk."""
+    """Return whether a body of unknown length is empty. Reads no further than the first non-empty chunk."""
     async for piece in request.stream():
         if piece:
             return False

@@ -177,7 +177,7 @@ def solved_order(dependant: Dependant) -> Iterator[Callable[..., Any] | None]:
 
 
 def caller_of(route: APIRoute) -> Caller | None:
-    """Return the `Caller` dependency of a route; None if the route needs no credentials."""
+    """Return the `Caller` dependency of a route, or None if the route needs no credentials."""
     return next((one for one in solved_order(route.dependant) if isinstance(one, Caller)), None)
 
 
@@ -187,7 +187,7 @@ Admin = Annotated[User, caller(Scope.ADMIN, is_admin=True)]
 
 
 async def count_client(request: Request) -> str:
-    """Count a call without credentials against its client's rate limit; return the address (Contract platform 1.6).
+    """Count a call without credentials against its client's rate limit, and return the address (Contract platform 1.6).
 
     Raises TooManyRequests before the request body is read.
     """
@@ -237,7 +237,7 @@ class ModelFields(FieldsReader):
     ) -> None:
         """`max_bytes` returns the maximum body size from the settings. `parse` creates the model.
 
-        `repeated` are the query parameters that keep all values.
+        `repeated` names the query parameters that keep all values.
         """
         super().__init__(model)
         self._fields = model
@@ -258,7 +258,7 @@ class ModelFields(FieldsReader):
 def fields(model: type[Fields], *, repeated: Collection[str] = ()) -> Any:
     """Create the dependency for `Annotated[Model, fields(Model)]`, which returns the fields of the call.
 
-    `repeated` are the query parameters that keep all values.
+    `repeated` names the query parameters that keep all values.
     """
     return Depends(ModelFields(model, _body_limit, repeated=repeated))
 
@@ -301,7 +301,7 @@ NoEditorFields = Annotated[None, Depends(IgnoredBody(_editor_body_limit))]
 
 
 class UncheckedForm(FieldsReader):
-    """Dependency that returns the raw fields of a POST without credentials; the handler validates them.
+    """Dependency that returns the raw fields of a POST without credentials, which the handler validates.
 
     Raises the errors of `read_body`.
     """
@@ -321,7 +321,7 @@ class UncheckedForm(FieldsReader):
 def unchecked_fields(model: type[Fields]) -> Any:
     """Create the dependency for `Annotated[Mapping[str, Any], unchecked_fields(Model)]`.
 
-    `Model` only describes the fields in the API description; it does not validate them.
+    `Model` describes the fields in the API description, but does not validate them.
     """
     return Depends(UncheckedForm(model))
 

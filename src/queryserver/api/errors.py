@@ -99,7 +99,7 @@ def failure(status: int, code: str, message: str, headers: Mapping[str, str] | N
 
 
 def wrong_method(allow: str) -> Response:
-    """Return the response to a method that the path does not support; `allow` lists the supported methods."""
+    """Return the response to a method that the path does not support. `allow` lists the supported methods."""
     return failure(405, "method_not_allowed", f"Use {allow}.", {"Allow": allow})
 
 

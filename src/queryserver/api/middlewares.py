@@ -52,7 +52,7 @@ class CallRecord:
     """Empty until the caller has been authenticated."""
     slots: Slots | None = None
     slot_user_id: int | None = None
-    """The user whose slot the call holds; None if it holds none."""
+    """The user whose slot the call holds, or None if it holds none."""
 
     async def take_slot(self, user_id: int) -> None:
         """Wait until the user has a free slot for this call. Raises TooManyRequests."""
@@ -89,7 +89,7 @@ class RequestMetrics:
 
 
 def described_path(scope: Scope, default: str) -> str:
-    """Return the path of the call's operation in the OpenAPI document; `default` for an unknown path."""
+    """Return the path of the call's operation in the OpenAPI document, or `default` for an unknown path."""
     route = scope.get("route")
     if route is None:
         return default
@@ -330,7 +330,7 @@ def answers_head(path: str) -> bool:
 
 
 class AllowedHosts:
-    """Rejects calls with a host name that is not in `hosts`; health checks may use any host name."""
+    """Rejects calls with a host name that is not in `hosts`. Health checks may use any host name."""
 
     def __init__(self, app: ASGIApp, hosts: Collection[str]) -> None:
         self._app = app

@@ -89,8 +89,8 @@ class MetricsListener:
         while not stopped.is_set():
             restarts.begin()
             try:
-                # A duplicate, because the server closes its socket; with the original still open, requests queue until
-                # the next server starts.
+                # The server gets a duplicate, because it closes its socket. The original stays open, so that requests
+                # queue until the next server starts.
                 await _Server(config, stopped).serve([self._listener.dup()])
             except Exception:  # keeps the task alive: the next server may succeed
                 pause_s = restarts.pause_s()

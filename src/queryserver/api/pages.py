@@ -115,7 +115,7 @@ def accepts_gzip(accept_encoding: str) -> bool:
 
 
 def _weight(accept: str, media_type: str) -> float:
-    """Return the weight of a media type in `Accept`, from 0 to 1; 0 if it is not listed."""
+    """Return the weight of a media type in `Accept`, from 0 to 1, or 0 if it is not listed."""
     for part in accept.lower().split(","):
         name, _, parameters = part.partition(";")
         if name.strip() == media_type:
@@ -188,7 +188,7 @@ async def get_docs_page(request: Request, _client: ClientDep) -> Response:
 
 @router.get("/api/docs/{asset}", include_in_schema=False)
 async def get_api_docs_asset(asset: str, request: Request, _client: ClientDep) -> Response:
-    """Return a script, style sheet or image of a page; 404 for any other name."""
+    """Return a script, style sheet or image of a page, or 404 for any other name."""
     return await _page_response(request, "" if asset.endswith(".html") else asset)
 
 

@@ -40,7 +40,7 @@ def utc_text(time: datetime | None) -> str | None:
 
 
 def utc_text_without_zone(time: datetime | None) -> str | None:
-    """Return a time in UTC as `2026-01-05T09:10:11.123`; zero milliseconds are omitted (Contract platform 1.3)."""
+    """Return a time in UTC as `2026-01-05T09:10:11.123`. Omits zero milliseconds (Contract platform 1.3)."""
     if time is None:
         return None
     utc = time.astimezone(UTC).replace(tzinfo=None)
@@ -76,7 +76,7 @@ T = TypeVar("T")
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of `work`; cancel it if the client disconnects first.
+    """Return the result of `work`. If the client disconnects first, cancel `work`.
 
     The request body must already have been read. Raises ClientDisconnect, and the errors of `work`.
     """
@@ -99,7 +99,7 @@ async def _disconnected(request: Request) -> None:
 
 
 HEADERS_ONLY = "queryserver.headers_only"
-"""Scope key; True for a HEAD request, which is routed as GET."""
+"""Scope key. The value is True for a HEAD request, which is routed as GET."""
 
 log = structlog.get_logger(__name__)
 

@@ -35,7 +35,7 @@ class NameConvertor(RawConvertor):
 
 
 def register_convertors() -> None:
-    """Register the path parameter types with Starlette; must be called before the first route uses one."""
+    """Register the path parameter types with Starlette. Must be called before the first route uses one of them."""
     # The interface in context calls, and the names of Hue's optimizer calls (Contract platform 7.8).
     register_url_convertor("interface", RawConvertor("(?!status$)[A-Za-z0-9_-]+"))
     calls = "query_risk|query_compatibility|similar_queries|predict"
@@ -85,7 +85,7 @@ class PlatformRoute(APIRoute):
         return internal_error(request)
 
     def wrong_method(self, allow: str) -> Response:
-        """Return the response to a method that the path does not support; `allow` lists the supported methods."""
+        """Return the response to a method that the path does not support. `allow` lists the supported methods."""
         return wrong_method(allow)
 
 

@@ -10,7 +10,7 @@ _MAX_NAME_CHARACTERS = 100
 
 
 class QueryServerError(Exception):
-    """A failure with a `message` for people and a stable `code` for programs, set as a class argument."""
+    """A failure with a human-readable `message` and a stable, machine-readable `code`, set as a class argument."""
 
     code: str = "internal_error"
 
@@ -48,8 +48,8 @@ def recreate_error(kind: type[ErrorT], code: str, message: str, details: Mapping
 class ErrorKind(Generic[P, ErrorT]):
     """An error code for an error class. Calling the kind creates an error of the class with this code.
 
-    The kind takes the arguments of the class. If the kind has a `message`, that is a `str.format` template, and the
-    arguments are the values for its placeholders.
+    The kind takes the arguments of the class. If the kind has a `message`, the message is a `str.format` template, and
+    the arguments fill its placeholders.
     """
 
     @overload
@@ -134,7 +134,7 @@ class UserInactive(NotAuthenticated, code="user_inactive"):
 class AuthenticationFailed(NotAuthenticated, code="authentication_failed"):
     """A login back end or an authenticator refused the caller. The remaining back ends are not tried.
 
-    API calls report `detail` and `code`. A refused login returns the same response whatever the reason.
+    API calls report `detail` and `code`. A refused login returns the same response regardless of the reason.
     """
 
     def __init__(

@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _CachedFile:
-    """The size and checksum that a cached file must have to be used."""
+    """The expected size and checksum of a cached file. A file that differs is not used."""
 
     size_bytes: int
     checksum: int
@@ -85,7 +85,7 @@ class DiskCache:
         self._thread.shutdown()
 
     async def read(self, statement_id: UUID, name: str, start: int = 0, end: int | None = None) -> bytes | None:
-        """Return bytes [start, end) of a segment, by default all of them. None if the segment is not cached."""
+        """Return bytes [start, end) of a segment, by default all of them, or None if the segment is not cached."""
         return await self._in_thread(lambda: self._read((statement_id, name), start, end), None)
 
     async def put(self, statement_id: UUID, name: str, stored: bytes) -> None:
@@ -188,7 +188,7 @@ class DiskCache:
 
     def _remove_orphans(self) -> None:
         for directory in self._parent.iterdir() if self._parent.is_dir() else ():
-            # A directory without a lock file is just being created or removed by another process.
+            # Another process is creating or removing a directory that has no lock file.
             with suppress(OSError):
                 lock_file = os.open(directory / _LOCK, os.O_RDWR)
                 try:

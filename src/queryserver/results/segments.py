@@ -388,7 +388,7 @@ class ResultStore:
             return await self._read(key.path, offset=start, length=stop - start) if cached is None else cached
 
     async def open_file(self, statement_id: UUID, *, fence: int, number: int) -> int | None:
-        """Return a file descriptor for a segment, which the caller must close. None if the store has no local files."""
+        """Return a file descriptor for a segment, or None if the store has no local files. The caller must close it."""
         if not isinstance(self._storage, PrivateStorage):
             return None
         return await self._storage.open_file(self._at(SegmentKey(statement_id, fence, number).path))

@@ -54,7 +54,9 @@ class ResultListing:
         self._root = root
 
     async def belongs_to(self, database_id: str, *, claims: bool) -> bool:
-        """Return whether the store belongs to the database or has no owner. If `claims` is set, become its owner.
+        """Return whether the store belongs to the database or has no owner.
+
+        If `claims` is set and the store has no owner, the database becomes the owner.
 
         A sweep with a different database would delete all results here, because that database has no records of them.
         """
@@ -85,7 +87,7 @@ class ResultListing:
             yield batch
 
     async def last_written(self, stored: ResultDirectory) -> datetime | None:
-        """Return the time of the last write according to the store's clock. None if it is unknown."""
+        """Return the time of the last write according to the store's clock, or None if it is unknown."""
         name = f"{stored.id.hex[-_SHARD_DIGITS:]}/{stored.id}"
         times = [entry.modified_at async for entry in self._entries(name)]
         # If there are no files, only the directory has a time. Object stores provide none.
@@ -131,7 +133,7 @@ def _parse_id(name: str) -> UUID | None:
 
 @dataclass(frozen=True, slots=True)
 class ResultFiles:
-    """A storage, and the directory in it that contains the results. The caller must close it."""
+    """A storage, and the directory in it that contains the results. The caller must call `close`."""
 
     storage: Storage
     root: str
@@ -148,8 +150,9 @@ class OpenResults:
 
 
 def build_result_files(settings: Settings) -> ResultFiles:
-    """Open the configured store, by default a local directory, which is created. Does not connect to a remote store.
+    """Open the configured store. The default is a local directory, which is created.
 
+    Does not connect to remote stores.
     Raises ConfigurationError, whose messages contain no values of settings.
     """
     store = settings.desktop.task_server.result_file_storage

@@ -16,7 +16,7 @@ log = structlog.get_logger(__name__)
 
 STATEMENT_CHARACTERS = 4_000
 SCRIPT_CHARACTERS = 12_000
-"""Maximum number of characters formatted per call; later statements are left unchanged."""
+"""Maximum number of characters formatted per call. Later statements are left unchanged."""
 SCANNED_CHARACTERS = 48_000
 """Longer scripts are returned unchanged without being scanned."""
 
@@ -55,7 +55,7 @@ class ScriptFormatter:
         self._max_bytes = max_bytes
 
     async def format_script(self, user_id: int, script: str | None, dialect: str | None) -> str:
-        """Format a script, by the rules of `dialect` if given.
+        """Format a script by the rules of `dialect`, or by the common rules of all dialects if it is None.
 
         Statements that cannot be formatted safely, and scripts that take too long, are left unchanged. Raises
         MissingParameter, PayloadTooLarge, TooManyRequests.
@@ -83,7 +83,7 @@ def format_text(options: Mapping[str, Any], content: bytes) -> object:
 
 
 def format_statements(script: str, dialect: str | None) -> str:
-    """Format the statements of a script; statements that cannot be formatted safely are left unchanged."""
+    """Format the statements of a script. Statements that cannot be formatted safely are left unchanged."""
     if len(script) > SCANNED_CHARACTERS:
         return script
     patterns = dialect_patterns(dialect or "")

@@ -26,7 +26,7 @@ _ENDING_ZEROS = re.compile(r"(\.\d*[1-9])0+(?=')")
 
 @dataclass(frozen=True, slots=True)
 class Literals:
-    """Formats the literals of a dialect. Templates contain `{}`; a template is empty if the engine lacks the type.
+    """Formats the literals of a dialect. Templates contain `{}`. A template is empty if the engine lacks the type.
 
     `text` formats any string, `binary` takes hexadecimal digits, `array` the comma-separated elements.
     """
@@ -42,7 +42,7 @@ class Literals:
     """Template for a timestamp in UTC."""
     double: str = "CAST('{}' AS DOUBLE)"
     not_finite: tuple[str, str, str] | None = None
-    """The strings for NaN, infinity and minus infinity in `double`; None if they are not supported."""
+    """The strings for NaN, infinity and minus infinity in `double`, or None if they are not supported."""
     decimal: str = "CAST('{}' AS DECIMAL({},{}))"
     array: str = ""
     decimal_digits: int = 38

@@ -201,7 +201,7 @@ class BoundStatement:
         self._markers = list(find_markers(statement, dialect, named=parameters.values.are_named))
         self._set_values(parameters)
         self.rows: Sequence[BoundStatement] = [self._with_values(row) for row in parameters.values.rows]
-        """The statement with each row of values, to be run in turn; empty if it runs only once."""
+        """A copy of the statement for each row of values, to be run in order. Empty if the statement runs only once."""
         self.row = 0
         """The current row, counted from 0."""
 
@@ -251,7 +251,7 @@ class BoundStatement:
         return tuple(self.values[number] for number in self._numbers)
 
     def render(self, render_value: RenderValue, outside: Callable[[str], str] = str) -> str:
-        """Return the statement with each marker replaced by `render_value`; `outside` escapes the text in between."""
+        """Return the statement with rendered values in place of the markers. `outside` escapes the text in between."""
         statement, parts, at, size = self.statement, list[str](), 0, 0
         self._pieces = []
         numbers = iter(self._numbers)

@@ -164,7 +164,7 @@ NO_PARAMETERS = ParameterSupport()
 
 
 def _array_shape(parameter: Parameter) -> tuple[int, ...] | None:
-    """Return an array's lengths by nesting level; None if nested arrays differ in length.
+    """Return an array's lengths by nesting level, or None if nested arrays differ in length.
 
     Other values have an empty shape.
     """

@@ -13,7 +13,7 @@ from queryserver.errors.statements import Character, ErrorExcerpt, ErrorLocation
 
 _DOTS = "..."
 _MAX_LINEAR_CHARACTERS = 1000
-# Thai and Lao vowels, Hangul jamo, regional indicators, skin tones.
+# Characters that join with a neighbor: Thai and Lao vowels, Hangul jamo, regional indicators, skin tones.
 _JOINED = re.compile("[\u0e33\u0eb3\u1100-\u11ff\ua960-\ua97f\ud7b0-\ud7ff\U0001f1e6-\U0001f1ff\U0001f3fb-\U0001f3ff]")
 
 
@@ -29,7 +29,7 @@ class Position:
 
 
 def position_of(location: ErrorLocation | None, statement: str) -> Position | None:
-    """Return the line and column in `statement`; None if the location is unknown or outside the statement."""
+    """Return the line and column in `statement`, or None if the location is unknown or outside the statement."""
     match location:
         case None:
             return None
@@ -56,7 +56,7 @@ def position_of(location: ErrorLocation | None, statement: str) -> Position | No
 
 
 def without_prefix(position: Position | None, prefix: str) -> Position | None:
-    """Return the position in the text after removing the single-line `prefix`; None if it is inside the prefix."""
+    """Return the position in the text after removing the single-line `prefix`, or None if it is inside the prefix."""
     if position is None or position.line > 1 or position.column is None:
         return position
     column = position.column - len(prefix)
@@ -89,7 +89,10 @@ def line_start(statement: str, line: int) -> int:
 
 
 def position_at(statement: str, offset: int) -> Position | None:
-    """Return the position of the character at `offset`, which may be the end of the statement; None if out of range."""
+    """Return the position of the character at `offset`, or None if the offset is out of range.
+
+    The offset may be the end of the statement.
+    """
     if not 0 <= offset <= len(statement):
         return None
     ends = sum(statement.count(end, 0, offset) for end in "\r\n") - statement.count("\r\n", 0, offset)
@@ -144,7 +147,7 @@ def _in_line(statement: str, line: int, find_offset: Callable[[str], int | None]
 
 
 def _index_of(text: str, column: int, unit: Unit) -> int | None:
-    """Return the number of characters before `column`, counted from 0; None if uncertain or if the text is shorter."""
+    """Return the number of characters before the 0-based `column`, or None if uncertain or if the text is shorter."""
     if column < 0:
         return None
     if unit is Unit.CHARACTER:
@@ -175,7 +178,7 @@ def _is_joined(character: str) -> bool:
 
 
 def _mark_offset(text: str, shown: str, mark: int, unit: Unit) -> int | None:
-    """Return the offset in `text` of the character above the mark; None if uncertain."""
+    """Return the offset in `text` of the character above the mark, or None if uncertain."""
     before = len(_DOTS) if shown.startswith(_DOTS) and not text.startswith(shown) else 0
     body = shown[before:]
     if body.endswith(_DOTS) and body not in text:

@@ -155,7 +155,7 @@ def match_function(pattern: str) -> MatchFunction:
 
 
 def _pieces(alternatives: list[str]) -> MatchFunction:
-    # Possessive, so that matches keep no backtracking stack.
+    # The quantifiers are possessive, so that matches keep no backtracking stack.
     return match_function(rf"(?:{'|'.join(alternatives)}){{0,512}}+")
 
 
@@ -533,9 +533,10 @@ _MORE_QUERIES = {
 
 
 def first_keyword(text: str, dialect: str) -> str:
-    """Return the first word of a statement in upper case, after comments and opening parentheses; "" if there is none.
+    """Return the first word of a statement, in upper case, after comments and opening parentheses.
 
-    Returns UNKNOWN if the text is longer than `HEAD_CHARACTERS` and its first word does not end within that length.
+    Returns "" if there is no such word, and UNKNOWN if the text is longer than `HEAD_CHARACTERS` and its first word
+    does not end within that length.
     """
     head = text[:HEAD_CHARACTERS]
     patterns = dialect_patterns(dialect)

@@ -44,7 +44,7 @@ def changes_data(text: str, dialect: str) -> bool:
     """Return whether the statement may change data and must therefore be read to the end even if its result is
     truncated.
 
-    Returns True when in doubt: WITH and EXPLAIN count as changing if the text is long or contains a changing word.
+    Returns True when in doubt: WITH and EXPLAIN count as changes if the text is long or contains a word such as INSERT.
     """
     keyword = first_keyword(text, dialect)
     if keyword not in _READ_KEYWORDS:
@@ -53,7 +53,7 @@ def changes_data(text: str, dialect: str) -> bool:
 
 
 def read_only_refusal(text: str, dialect: str) -> str | None:
-    """Return why a read-only connector refuses the statement; None if it may run."""
+    """Return why a read-only connector refuses the statement, or None if it may run."""
     if not changes_data(text, dialect):
         return None
     keyword = first_keyword(text, dialect)
@@ -124,8 +124,8 @@ _MAX_DIGITS = 18
 def literal_limit(text: str, dialect: str) -> int | None:
     """Return the row limit: a final `LIMIT n`, `LIMIT m, n` or `FETCH FIRST n ROWS ONLY`, or an initial `SELECT TOP n`.
 
-    Recognizes only literal numbers in the outermost query, because subqueries end with their brackets. Returns None if
-    there is no limit or the limit is uncertain.
+    Recognizes only literal numbers in the outermost query. A limit in a subquery is never final, because a closing
+    bracket follows it. Returns None if there is no limit or the limit is uncertain.
     """
     end = text[-_EDGE_CHARACTERS:].lower()
     may_have_limit = "limit" in end or "fetch" in end or "top" in text[:_EDGE_CHARACTERS].lower()
@@ -166,7 +166,7 @@ _EXECUTING_OPTION = re.compile(r"(?i)analy[sz]e|reoptimi[sz]ation")
 
 
 def explainable(statement: str, dialect: str) -> str:
-    """Return the statement as it may follow EXPLAIN, without leading comments, because they could hide options.
+    """Return the statement in the form that may follow EXPLAIN: without leading comments, which could hide options.
 
     A statement with an unknown first word passes if nothing in the text could execute it, because the engine describes
     the error best. Raises InvalidParameter.
@@ -214,10 +214,10 @@ _FUNCTION_PREFIXES_WITH_EFFECTS = ("PG_ADVISORY_", "PG_TRY_ADVISORY_")
 
 
 def only_reads(text: str, dialect: str) -> bool:
-    """Return whether the statement is a single query without words that may change something; False when in doubt.
+    """Return whether the statement is a single query without words that may change something.
 
-    Functions with known effects count as such words; the effects of user-defined functions are unknown. Functions with
-    quoted names count as having effects, because escapes can hide their names.
+    Returns False when in doubt. Functions with known effects count as such words; the effects of user-defined functions
+    are unknown. Functions with quoted names count as having effects, because escapes can hide their names.
     """
     if (
         len(text) > _MAX_TOKENIZED_CHARACTERS
@@ -369,7 +369,7 @@ class LastStatement:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The statement `index` of `count`: characters [first, stop) of the script."""
+    """The chosen statement: number `index` of `count`, at the characters [first, stop) of the script."""
 
     index: int
     count: int
@@ -378,7 +378,7 @@ class Choice:
     start: ScriptPosition
     end: ScriptPosition
     hash: str
-    """The `statement_hash`."""
+    """The result of `statement_hash` for the statement."""
     has_result_set: bool
     is_over: bool
     """Whether the previous statement was the last one, so that none is left to run."""
@@ -399,7 +399,7 @@ def choose(
     named: bool | None = None,
     to_end: bool = False,
 ) -> Choice | None:
-    """Return the next statement to run by the rules of `next_statement`; None if the script has no statements.
+    """Return the next statement to run by the rules of `next_statement`, or None if the script has no statements.
 
     `named` selects named or positional parameter markers, and is None if there are no parameters. If `to_end` is set,
     all later statements run as well, so the choice includes the last statement.
@@ -478,9 +478,9 @@ class StatementChooser:
     async def first_to_explain(
         self, user_id: int, script: str, dialect: str, *, named: bool | None = None
     ) -> tuple[str, str, ScriptMarkers] | None:
-        """Return the first statement, its text for EXPLAIN, and the markers of all statements. None if there are none.
+        """Return the first statement, its text for EXPLAIN, and the markers of all statements.
 
-        Raises InvalidParameter.
+        Returns None if the script has no statements. Raises InvalidParameter.
         """
         if is_short(script):
             return _first(script, dialect, named)

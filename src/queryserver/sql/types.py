@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 MAX_DEPTH = 64
-"""More deeply nested types are shown as scalars."""
+"""Types with deeper nesting are treated as scalars."""
 
 _TOKEN = re.compile(
     r"""\s*(?:(?P<quoted>"(?:[^"]|"")*"|`(?:[^`]|``)*`)|(?P<text>'(?:[^']|'')*')|(?P<mark>[<>()\[\],:])"""
@@ -36,7 +36,7 @@ class SqlType:
     """A type. `base` is its first word in lower case: `int`, `array`, `map`, `struct`, `row`.
 
     `text` is the original text. Arrays have an `item`, maps a `key` and a `value`, structs and rows have `fields`.
-    Scalars have no parts.
+    Scalars have none of these.
     """
 
     base: str
@@ -47,7 +47,7 @@ class SqlType:
     fields: tuple["SqlField", ...] = ()
 
     def at(self, path: Sequence[str]) -> "SqlType | None":
-        """Return the type at a path of `item`, `key`, `value` or field names; None if the path does not exist."""
+        """Return the type at a path of `item`, `key`, `value` or field names, or None if the path does not exist."""
         part: SqlType | None = self
         for segment in path:
             if part is None:
@@ -73,7 +73,7 @@ class SqlField:
 
 
 def parse_type(text: str) -> SqlType:
-    """Parse the text of a type. Text that cannot be parsed becomes a scalar named after its first word."""
+    """Parse a type string. A string that cannot be parsed becomes a scalar named after its first word."""
     try:
         return _Parser(text).whole()
     except _Unreadable:
@@ -82,7 +82,7 @@ def parse_type(text: str) -> SqlType:
 
 
 class _Unreadable(Exception):
-    """The text has an unknown format."""
+    """The type string has an unknown format."""
 
 
 class _Token(NamedTuple):

@@ -214,7 +214,8 @@ class StatementBuilder:
             self.stored.database,
             self.accounts.sealer,
             statement_ends(self.settings),
-            # While the broker is reachable, its messages announce each end, faster than database notifications would.
+            # While the broker is reachable, its messages announce the end of each statement. They are faster than
+            # database notifications.
             notifies_ends=lambda: not (broker and broker.is_reachable),
         )
 

@@ -31,7 +31,7 @@ _RETRIED = "The server that ran this statement has failed. The statement is read
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class StatementClaims:
-    """Claims statements, then either starts each statement or records its end.
+    """Claims statements, then starts each of them or records its outcome.
 
     A statement that may already have reached an engine is sent again only if `_may_run_again` allows it.
     """
@@ -85,7 +85,7 @@ class StatementClaims:
         return ClaimScope(connectors, self.sessions.ids(), resumes=self.instance.intake is not Intake.BOUND)
 
     async def start(self, assignment: Assignment, previous: Execution | None = None) -> None:
-        """Run a claimed statement, or record its end if it must not or cannot run.
+        """Run a claimed statement. If it must not or cannot run, record its outcome instead.
 
         `previous` is the execution of the script's preceding statement. If set, the statement starts even during a
         shutdown.

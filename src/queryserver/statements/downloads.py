@@ -178,7 +178,7 @@ class Downloads:
 
 @dataclass(frozen=True, slots=True)
 class ResultTables:
-    """Opens results for statements.
+    """Opens results as tables for SQL statements.
 
     Each read has a row with a lease in the table `result_reads` of the service database. The row prevents every process
     from deleting the result's bytes until the read has ended or the reading process has died.

@@ -66,7 +66,7 @@ _REATTACH_WAITS_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 _STORE_EACH_PAGE_AFTER_S = 2.0
 
 AttachedOperation = tuple[EngineSession, OperationHandle]
-"""A session and the operation in it that another runner left on the engine."""
+"""A session, and the operation in it that another runner left running on the engine."""
 
 
 @dataclass(eq=False, repr=False)
@@ -74,8 +74,8 @@ class Execution:
     """Runs one assignment. `stop` may be called at any time, from any task of the event loop.
 
     `open_session` opens the statement's engine session or waits until the statement may use it. `reattach` finds the
-    operation that another runner left on the engine. `before_end` runs before any user can see that the statement has
-    ended.
+    operation that another runner left running on the engine. `before_end` runs before any user can see that the
+    statement has ended.
     """
 
     assignment: Assignment
@@ -103,7 +103,7 @@ class Execution:
     _detached: bool = field(default=False, init=False)
     _progress: int = field(default=50, init=False)
     _bound: BoundStatement | None = field(default=None, init=False)
-    """The statement with its parameter values. None if it has no parameters."""
+    """The statement with its parameter values, or None if it has no parameters."""
 
     def __post_init__(self) -> None:
         self._record = RunRecord(
@@ -125,7 +125,7 @@ class Execution:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the end was recorded, or recording it was left to another runner."""
+        """Whether the outcome has been recorded, or recording it has been left to another runner."""
         return self._record.is_settled
 
     @property
@@ -527,7 +527,7 @@ def takes_rows(session: EngineSession) -> bool:
 
 
 def _token(session: EngineSession, handle: OperationHandle) -> str | None:
-    """Return the position from which another runner can resume. None if the session does not support this."""
+    """Return the position from which another runner can resume, or None if the session does not support this."""
     return session.resume_token(handle) if isinstance(session, ResumableSession) else None
 
 

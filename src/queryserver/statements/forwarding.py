@@ -121,8 +121,9 @@ class WorkForwarder:
     async def send(
         self, target: str, user: User, connector: Connector, kind: str, arguments: Sequence[Any], *, budget: timedelta
     ) -> bytes:
-        """Send work to the process `target`, and wait for the response without a time limit until canceled.
+        """Send work to the process `target`, and wait for the response.
 
+        `budget` limits the work in that process. The wait itself has no time limit and ends only if it is canceled.
         Raises the handler's errors.
         """
         request_id = uuid4()

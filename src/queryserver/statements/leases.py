@@ -56,7 +56,7 @@ class StatementLeases:
         on_end: EndListener = lambda _end: None,
         notifies_ends: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Initialize the repository. `on_end` receives each statement's end that this process records.
+        """Initialize the repository. `on_end` receives the end of each statement that this process finishes.
 
         While `notifies_ends()` is true, the database also sends a notification when a claimed statement ends.
         Notifications have a cost: PostgreSQL serializes commits that send them (ADR 9).

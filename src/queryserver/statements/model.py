@@ -25,7 +25,7 @@ class StatementTimes:
 
     submitted: datetime
     started: datetime | None
-    """The time just before the statement was sent to the engine. None if it was not sent."""
+    """The time just before the statement was sent to the engine, or None if it was not sent."""
     ended: datetime | None
     queued: timedelta
     """Time from submission until the statement was sent, or until now if it is still waiting."""
@@ -100,7 +100,7 @@ class StatementStatus:
 
     @property
     def truncation(self) -> Truncation | None:
-        """The limit that truncated the stored result. None if the result is complete (Contract editor 6.4)."""
+        """The limit that truncated the stored result, or None if the result is complete (Contract editor 6.4)."""
         return Truncation(self.truncated_reason, self.limit_source) if self.truncated_reason else None
 
     @property
@@ -130,7 +130,7 @@ class StatementPart:
 
     @property
     def truncation(self) -> Truncation | None:
-        """The limit that truncated the stored result. None if the result is complete (Contract editor 6.4)."""
+        """The limit that truncated the stored result, or None if the result is complete (Contract editor 6.4)."""
         return Truncation(self.truncated_reason, self.limit_source) if self.truncated_reason else None
 
 
@@ -194,7 +194,7 @@ class NewStatement:
     has_result_set: bool
     owner: str | None
     limits: EditorSettings
-    """Limits per user, and the duration of the owner's lease."""
+    """The user's limits, and the duration of the owner's lease."""
     idempotency: IdempotencyKey | None
     script: str | None = None
     script_id: int | None = None
@@ -215,7 +215,7 @@ class NewStatement:
     priority: int = 0
     """0 for interactive statements, which run first; 1 for scheduled statements."""
     notify: Mapping[str, Any] | None = None
-    """The notification to send when the statement ends. None if none was requested."""
+    """The notification to send when the statement ends, or None if none was requested."""
     parameters: StatementParameters | None = field(default=None, repr=False)
     sealed_parameters: bytes | None = field(default=None, repr=False)
     parameter_count: int = 0
@@ -312,7 +312,7 @@ class StatementEnd:
     queued_ms: int
     """Time from recording until sending, or until the end if the statement was never sent."""
     elapsed_ms: int
-    """Time from sending until the end; 0 if the statement was never sent."""
+    """Time from sending until the end, or 0 if the statement was never sent."""
     canceled_by: str | None
     is_import: bool
 
@@ -471,4 +471,4 @@ class PartEnd:
     """The records written at the end of a script's statement."""
 
     next_statement: StatementRecord | None
-    """The next statement, recorded for the same runner. None if the script has ended."""
+    """The next statement, recorded for the same runner, or None if the script has ended."""

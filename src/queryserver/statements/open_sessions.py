@@ -185,7 +185,7 @@ class OpenSession:
 
     @property
     def unused_s(self) -> float:
-        """Seconds since the last use; 0 while a statement or a script is running in the session."""
+        """Seconds since the last use, or 0 while a statement or a script is running in the session."""
         return 0 if self.is_in_use else time.monotonic() - self._last_used
 
     @property
@@ -328,10 +328,7 @@ class OpenSessions:
         return [session.id for session in self._sessions.values() if session.is_recorded]
 
     async def reconcile(self, recorded: Sequence[int], renewed: Sequence[int]) -> None:
-        """Make open sessions and renewed records match.
-
-        Closes sessions of `recorded` whose record was not renewed, and renewed records that have no open session.
-        """
+        """Close each session in `recorded` whose record was not renewed, and each renewed record without a session."""
         for session_id in set(recorded) - set(renewed):
             await self.drop(session_id)
         for session_id in set(renewed) - set(self._sessions):
@@ -401,8 +398,8 @@ class SessionOpener:
 
     def __post_init__(self) -> None:
         self._shares = SessionShares(self.sessions, per_connector=self.max_named)
-        # Limits how many statements and scripts open a lasting session, because each uses a connection even while it
-        # waits.
+        # Limits how many statements and scripts of one user open a session that outlives a statement, because such a
+        # session uses a connection even while it waits.
         self._opening_slots = ConnectorSlots(per_connector=sys.maxsize, per_user=self.max_kept)
 
     @asynccontextmanager

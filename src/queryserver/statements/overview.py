@@ -91,7 +91,7 @@ class OverviewEntry:
     size_bytes: int
     progress: int
     server: str | None
-    """The process that runs the statement or ran it last. None if the statement has no owner."""
+    """The process that runs the statement or ran it last, or None if the statement has no owner."""
     session_id: int
     error_code: str | None
     cancel_requested: bool
@@ -203,7 +203,7 @@ def _entry(row: Row) -> OverviewEntry:
 
 
 class HistoryReader:
-    """Queries on the history whose cost does not depend on the history's length."""
+    """Runs history queries whose cost does not depend on the length of the history."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

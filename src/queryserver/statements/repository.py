@@ -1,6 +1,6 @@
 """Records, reads, cancels and closes statements in the service database.
 
-Access rights are checked by the calling services.
+The calling services check access rights.
 """
 
 import asyncio

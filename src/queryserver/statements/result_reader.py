@@ -343,7 +343,7 @@ class ResultReader:
             return await self.results.part(operation_id, start, stop, fence=segment.fence, number=segment.number)
 
     async def _heads(self, operation_id: UUID, segments: Sequence[Segment]) -> list[bytes]:
-        """Read the segments' heads, several at a time. Equal heads are the same object."""
+        """Read the heads of the segments, several at a time. Equal heads share one object, which saves memory."""
         unique = dict[bytes, bytes]()
         heads = [b""] * len(segments)
         numbered = iter(enumerate(segments))

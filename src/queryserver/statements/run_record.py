@@ -294,7 +294,10 @@ class RunRecord:
             )
 
     async def engine_is_done(self) -> None:
-        """Handle that the engine has stopped. If the end was recorded earlier, run `before_end` again."""
+        """Run `before_end` again if the end was recorded before the engine stopped.
+
+        Must be called once the engine has stopped.
+        """
         if self.engine_continues and self.before_end is not None:
             self.engine_continues = False
             await self._retried(self.before_end)

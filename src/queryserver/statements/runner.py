@@ -59,7 +59,7 @@ log = structlog.get_logger(__name__)
 # The minimum time left for the last writes of a shutdown.
 _MIN_STEP_S = 0.5
 
-# A message wakes a worker regardless of the statement it names.
+# A placeholder, because a message wakes a worker regardless of the statement that it names.
 _ANY_STATEMENT = UUID(int=0)
 
 CANCEL = "cancel"
@@ -161,7 +161,7 @@ async def _within(action: Awaitable[object], within_s: float) -> None:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class QueueConsumer:
-    """Takes statements from the queue while this worker has free slots. Does nothing if this process is no worker."""
+    """Takes statements from the queue while this worker has free slots. Inactive in processes that are not workers."""
 
     instance: RunnerInstance
     leases: StatementLeases
@@ -256,7 +256,7 @@ class QueueConsumer:
 
 @dataclass(frozen=True, slots=True)
 class RunnerHooks:
-    """Callbacks of other capabilities, which the runner calls."""
+    """The runner's callbacks into other capabilities."""
 
     objects_changed: Callable[[int, str], Awaitable[None]] | None = None
     """Called with the user id and the connector before the end of a statement that may change tables is recorded."""
@@ -424,7 +424,8 @@ class Runner:
         disabled = owners - {user.id for user in users if user is not None}
         self.statements.cancel_statements_of(disabled)
         if disabled & self.sessions.owners():
-            # Not awaited: closing a session whose engine hangs takes long, and would delay the check of other users.
+            # Not awaited, because closing a session can take a long time if its engine hangs. The check of other users
+            # would be delayed.
             self.statements.add_task(self.sessions.drop_owned_by(disabled), "sessions-of-disabled-users")
 
     async def _sweep(self) -> None:

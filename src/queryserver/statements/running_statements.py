@@ -57,7 +57,7 @@ class Watch:
     statement_id: UUID
     ends_only: bool
     seen_state: StatementState | None = None
-    """The state that the caller has read and waits to change. None if the caller waits for rows or for the end."""
+    """The state that the caller has read and waits to change, or None if the caller waits for rows or for the end."""
     _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     def signal_change(self) -> None:
@@ -192,7 +192,7 @@ class RunnerLimits:
     capacity: int = 0
     """Maximum number of concurrent statements of a worker. Statements taken over from a lost worker do not count."""
     reserved_check_every: timedelta = timedelta(seconds=1)
-    """Interval between queue checks while only reserved slots are free. The broker wakes only other workers then."""
+    """Interval between queue checks while only reserved slots are free. The broker then wakes only other workers."""
 
     @property
     def slots(self) -> SlotLimits:
@@ -230,7 +230,7 @@ class Broker(Protocol):
 
     @property
     def is_reachable(self) -> bool | None:
-        """Whether the last call succeeded. None before the first call."""
+        """Whether the last call succeeded, or None before the first call."""
         ...
 
     def statement_waits(self, statement_id: UUID, *, fence: int) -> None: ...
@@ -428,7 +428,7 @@ class RunningStatements:
         return connector is not None and connector.limits.shared_session
 
     def before_end(self, assignment: Assignment) -> Callable[[], Awaitable[None]] | None:
-        """Return the callback to run before any client can see the end. None if the statement changes no objects."""
+        """Return the callback to run before any client can see the end, or None if the statement changes no objects."""
         # An import always creates or fills a table.
         changes = assignment.import_plan is not None or changes_objects(assignment.statement, assignment.dialect)
         if self.objects_changed is None or not changes:

@@ -83,7 +83,7 @@ async def lock_operation(connection: Connection, operation_id: UUID) -> Row | No
 
 
 async def lock_script_of(connection: Connection, statement_id: UUID) -> Row | None:
-    """Lock and return the operation row of the statement's script. None if the statement is not part of a script."""
+    """Lock and return the operation row of the statement's script, or None if the statement is not part of a script."""
     operation_id = await connection.fetchval(
         "select coalesce(operation_id, id) from statements where id = $1 and (is_script or operation_id is not null)",
         statement_id,
@@ -167,7 +167,7 @@ async def _end(
     *,
     is_of_statement: bool = False,
 ) -> Row | None:
-    """End the operation and return its row. None if it has already ended.
+    """End the operation and return its row. Return None if the operation has already ended.
 
     If `retention` is None, the expiry times of the statements' results do not change.
     """

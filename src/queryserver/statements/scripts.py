@@ -88,7 +88,7 @@ class ScriptRun:
     _remaining: Iterator[ScriptStatement] | None = field(default=None, init=False)
 
     async def next_statement(self, previous: Assignment) -> NewStatement | None:
-        """Return the statement after `previous`. None after the last one.
+        """Return the statement after `previous`, or None after the last one.
 
         Raises DatabaseUnavailable, OperationNotFound.
         """

@@ -74,7 +74,7 @@ class ParameterSealer:
             raise ValueError(changed) from error
 
     def stored(self, record: StatementRecord) -> Parameters | None:
-        """Return the values of a statement's whole script. None if it has none, or they are no longer readable."""
+        """Return the values of a statement's whole script, or None if it has none, or they are no longer readable."""
         if record.sealed_parameters is None:
             return None
         try:
@@ -242,14 +242,14 @@ class SessionCredentials:
             raise EngineJwtRequired(f"The connector {connector.nice_name} requires a token of your identity provider.")
 
     def sealed_token(self, user: User, connector: Connector) -> SealedToken | None:
-        """Return the encrypted token for a statement's record. None if there is no token or the engine takes none."""
+        """Return the encrypted token for a statement's record. None if the call has none or the engine takes none."""
         token = user.external_token
         if token is None or not self._wants_token(connector):
             return None
         return SealedToken(self._sealer.seal(token.text.encode()), token.expires_at)
 
     async def latest(self, user: User, connector: Connector) -> Credentials | None:
-        """Return the user's latest credentials for this connector. None if there are none or the engine needs none."""
+        """Return the user's latest credentials for this connector. None if none are stored or the engine needs none."""
         if not self._connectors.engine(connector).capabilities.wants_credentials:
             return None
         sealed = await self._sessions.credentials(user.id, connector.key)
@@ -264,7 +264,7 @@ class SessionCredentials:
         return Credentials(username, password) if addresses == self._addresses(connector) else None
 
     async def required(self, user: User, connector: Connector) -> Credentials | None:
-        """Return the result of `latest`.
+        """Return the user's latest credentials, as `latest` does.
 
         Raises CredentialsRequired if the engine needs credentials and none are stored.
         """

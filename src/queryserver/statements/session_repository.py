@@ -1,4 +1,4 @@
-"""The records of engine sessions in the service database, and leases on engine data (Contract editor 9)."""
+"""Stores the records of engine sessions and the leases on engine data (Contract editor 9)."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -128,7 +128,7 @@ class SessionRecords:
         return (row["session_id"], row["guid"]) if row else proposed
 
     async def read(self, session_id: int) -> SessionRecord | None:
-        """Return an open session. None if it is closed or unknown."""
+        """Return an open session, or None if it is closed or unknown."""
         row = await self._database.row(
             f"select {_COLUMNS} from sessions where id = $1 and closed_at is null", session_id
         )

@@ -47,13 +47,16 @@ class StatementAccess:
         return parse_operation_id(operation_id or "")
 
     async def status(self, user: User, operation_id: UUID) -> StatementStatus:
-        """Return the status, for the owner and administrators. Raises OperationNotFound, PermissionDenied."""
+        """Return the status if the user is the owner or an administrator.
+
+        Raises OperationNotFound, PermissionDenied.
+        """
         status = await self.status_for_cancellation(user, operation_id)
         self._connectors.require_permission(user, status.connector)
         return status
 
     async def status_for_cancellation(self, user: User, operation_id: UUID) -> StatementStatus:
-        """Return the status, for the owner and administrators, even if they may no longer use the connector.
+        """Return the status if the user is the owner or an administrator, with or without access to the connector.
 
         Raises OperationNotFound.
         """
@@ -69,7 +72,7 @@ class StatementAccess:
         self._connectors.require_permission(user, status.connector)
 
     async def own_record(self, user: User, operation_id: UUID) -> StatementRecord:
-        """Return the record, for the owner only. Raises OperationNotFound, PermissionDenied."""
+        """Return the record if the user is the owner. Raises OperationNotFound, PermissionDenied."""
         record = await self._records.read(operation_id)
         if record is None:
             raise OperationNotFound(str(operation_id))
@@ -77,7 +80,10 @@ class StatementAccess:
         return record
 
     async def record(self, user: User, operation_id: UUID) -> StatementRecord:
-        """Return the record, for the owner and administrators. Raises OperationNotFound, PermissionDenied."""
+        """Return the record if the user is the owner or an administrator.
+
+        Raises OperationNotFound, PermissionDenied.
+        """
         record = await self._records.read(operation_id)
         if record is None:
             raise OperationNotFound(str(operation_id))

@@ -440,7 +440,7 @@ class Submissions:
 
 
 def remaining_statements_warning(index: int, count: int) -> str | None:
-    """Return the warning that only one statement of a script runs. None for the last one."""
+    """Return the warning that only one statement of a script runs, or None for the last one."""
     if index == count - 1:
         return None
     return (

@@ -19,7 +19,7 @@ from queryserver.platform.networks import Network, contains, network_of
 from queryserver.platform.settings.desktop import DesktopSettings
 
 _MAX_ANSWERED_REFUSALS = 64
-"""Maximum number of refused connections that stay open for a response; further ones are closed without a response."""
+"""Maximum number of refused connections that stay open for a response. Further ones are closed without a response."""
 
 _RECORD_BYTES = 16 * 1024
 """Maximum payload of a TLS record."""

@@ -41,7 +41,7 @@ _LINGER_S = 1.0
 
 @dataclass(slots=True)
 class _Window:
-    """When the measurement of a client's read speed began, and how many bytes the client had read by then."""
+    """The start of a measurement of a client's read speed: the time, and the number of bytes read by then."""
 
     began: float
     taken: int
@@ -111,8 +111,8 @@ class UnreadResponses:
         """Disconnect clients until the unsent bytes are within the limit, starting with the slowest to finish reading.
 
         They are ordered by the time that they need for their unsent bytes. If they were ordered by speed alone, many
-        fast clients with much unsent data would cause the disconnection of a slow client with little. Up to twice the
-        limit, clients measured for less than a second are spared.
+        fast clients with much unsent data would cause the disconnection of a slow client with little unsent data. Up to
+        twice the limit, clients measured for less than a second are spared.
         """
         is_severe = self._unsent > 2 * self._limits.unsent_bytes
         seconds_left = {
@@ -136,7 +136,7 @@ def _speed(transport: "CountedTransport", window: _Window, now: float) -> float:
 
 
 class CountedTransport:
-    """The transport that uvicorn writes to; counts the bytes written to one connection.
+    """The transport that uvicorn writes to. Counts the bytes written to one connection.
 
     Response headers are held back, so that the first part of the body is sent in the same system call if it is written
     in the same event loop iteration. Writes to a closing connection are ignored; an asyncio transport would raise.
@@ -383,7 +383,7 @@ class HttpConnection(UvicornHttp):
             self._refuse(_TOO_LARGE)
 
     def _refuse(self, problem: _Problem) -> None:
-        """Stop the parser by raising an error; uvicorn then calls `malformed`."""
+        """Stop the parser by raising an error. Uvicorn then calls `malformed`."""
         self._problem = problem
         raise _RefusedHeadError
 

@@ -134,7 +134,7 @@ The services limit the length of names and descriptions, because these values ca
 OptionalText: TypeAlias = Annotated[
     Text | None, AfterValidator(lambda value: None if not value or value.isspace() else value)
 ]
-"""A string; None if it is blank."""
+"""A string, or None if it is blank."""
 
 RequiredText: TypeAlias = Annotated[Text, Field(json_schema_extra={"pattern": r"\S"})]
 """A required string. The handler rejects blank strings."""
@@ -268,7 +268,7 @@ Time: TypeAlias = Annotated[str, WithJsonSchema({"type": "string", "format": "da
 
 
 def requires(name: str, **schema: Any) -> dict[str, Any]:
-    """Return the JSON Schema of an object whose member `name` must match `schema`; by default, must not be null."""
+    """Return the JSON Schema of an object whose member `name` must match `schema`. By default, null does not match."""
     return {"required": [name], "properties": {name: schema or {"not": {"type": "null"}}}}
 
 

@@ -95,7 +95,10 @@ async def list_statements(
     request: Annotated[requests.StatementListParameters, fields(requests.StatementListParameters)],
     statements: StatementAdministrationDep,
 ) -> Response:
-    """List statements of all users without their SQL, newest first; by default, only waiting and running statements."""
+    """List statements of all users without their SQL, newest first.
+
+    By default, only waiting and running statements are listed.
+    """
     chosen = OverviewFilter(request.states, request.user, request.connector, request.older_than, request.after)
     page, following = await statements.page(chosen, limit=request.limit)
     return json_response(

@@ -249,7 +249,7 @@ async def list_context_clusters(interface: str, _user: AnyUser, _: NoFields) -> 
 
 @context_router.get("/api/v1/banners", response_model=wire.BannersResponse)
 async def get_banners(_client: ClientDep, banner: BannerDep) -> Response:
-    """Return the setting `desktop.custom.banner_top_html` with only harmless HTML tags. Needs no credentials."""
+    """Return the setting `desktop.custom.banner_top_html`, reduced to harmless HTML tags. Needs no credentials."""
     return json_response(wire.BannersResponse(system=None, configured=banner, status=0))
 
 

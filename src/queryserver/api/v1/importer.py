@@ -74,7 +74,7 @@ _BY_CODE: Mapping[str, tuple[int, str]] = {
     "too_many_statements": (429, "too_many_statements"),
     "stopping": (503, "stopping"),
 }
-"""HTTP status and code by error code; takes precedence over the error class."""
+"""HTTP status and code by error code. An entry takes precedence over that of the error class."""
 
 
 class ImporterRoute(PlatformRoute):
@@ -287,7 +287,10 @@ async def guess_file_header(
     sources: ImportSourcesDep,
     previews: PreviewsDep,
 ) -> Response:
-    """Detect whether the first row contains column names; false if unclear. Spec §4, Contract importer 5, 11."""
+    """Detect whether the first row contains column names. The result is false if this is unclear.
+
+    Spec §4, Contract importer 5, 11.
+    """
     reading = _reading_options(request)
     file = await _file(sources, user, request)
     found = await while_connected(http, previews.header(user.id, file, reading))

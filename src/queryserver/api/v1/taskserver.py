@@ -91,7 +91,7 @@ async def cancel_task(
 
 @storage_router.get("/upload/available_space", response_model=wire.AvailableSpaceResponse, responses=failures(403))
 async def get_available_space(caller: FilesWriter, _: NoStorageFields, upload_space: UploadSpaceDep) -> Response:
-    """Return the number of bytes that the caller may still upload; -1 if there is no limit. Contract storage 9.3.
+    """Return the number of bytes that the caller may still upload, or -1 if there is no limit. Contract storage 9.3.
 
     The call also works if the task server is disabled.
     """

@@ -104,7 +104,7 @@ async def list_api_tokens(
     api_tokens: ApiTokensDep,
     settings: SettingsDep,
 ) -> Response:
-    """List the caller's API tokens; administrators can list those of any user. Token values are not returned."""
+    """List the caller's API tokens. Administrators can list those of any user. Token values are not returned."""
     username = _owner(user, request.username, settings)
     if request.all and not user.is_admin:
         raise admin_required("You must be an administrator.")
@@ -120,7 +120,7 @@ async def new_api_token(
     connectors: ConnectorsDep,
     settings: SettingsDep,
 ) -> Response:
-    """Create an API token for the caller; administrators can create one for any user.
+    """Create an API token for the caller. Administrators can create one for any user.
 
     Only this response contains the value of the token.
     """
@@ -148,7 +148,7 @@ async def revoke_api_token(
     request: Annotated[requests.ApiTokenIdRequest, fields(requests.ApiTokenIdRequest)],
     api_tokens: ApiTokensDep,
 ) -> Response:
-    """Revoke an API token of the caller; administrators can revoke any token. Repeating the call has no effect."""
+    """Revoke an API token of the caller. Administrators can revoke any token. Repeating the call has no effect."""
     owner = None if user.is_admin else user.username
     ended = await api_tokens.revoke(request.id, of=owner, by=user.username)
     return json_response(wire.ApiTokenResponse(status=0, token=_token_body(ended)))

@@ -92,7 +92,7 @@ def _setting_value(value: Any) -> str:
 
 
 class Setting(Fields):
-    """One engine setting; the connector decides whether it is allowed."""
+    """One engine setting. The connector decides whether it is allowed."""
 
     key: Text
     value: Annotated[str, BeforeValidator(_setting_value), WithJsonSchema({"type": ["string", "number", "boolean"]})]
@@ -122,7 +122,7 @@ class Snippet(Fields):
 
     @property
     def guid(self) -> str | None:
-        """The token that identifies an operation in the full form; None if it is absent."""
+        """The token that identifies an operation in the full form, or None if it is absent."""
         return self.result.handle.guid if self.result.handle else None
 
 
@@ -150,11 +150,11 @@ class NotebookFields(Fields):
 
     @property
     def saved_uuid(self) -> str | None:
-        """The `history_parent_uuid` of the notebook's operations; None if the notebook is not saved."""
+        """The `history_parent_uuid` of the notebook's operations, or None if the notebook is not saved."""
         return (self.parent_saved_query_uuid or self.uuid) if self.is_saved else None
 
     def session_of(self, names: Collection[str]) -> int | None:
-        """Return the id of the first session whose type is one of `names` (case-insensitive); None if there is none."""
+        """Return the id of the first session whose type is one of `names`, ignoring case, or None if there is none."""
         wanted = {name.casefold() for name in names}
         return next(
             (one.id for one in self.sessions if one.id is not None and (one.type or "").casefold() in wanted), None
@@ -199,13 +199,13 @@ class SessionSpec(Fields):
 
     @property
     def credentials(self) -> tuple[str, str] | None:
-        """User name and password for the data source; None if both are absent."""
+        """User name and password for the data source, or None if both are absent."""
         user, password = self._credential("user"), self._credential("password")
         return None if user is None and password is None else (user or "", password or "")
 
     @property
     def settings(self) -> dict[str, str]:
-        """Engine settings as sent; the connector decides which are allowed."""
+        """Engine settings as sent. The connector decides which of them are allowed."""
         given: Any = self._value("key", "settings") or []
         return {setting.key: setting.value for setting in _SETTINGS.validate_python(given)}
 
@@ -310,7 +310,7 @@ class ExecuteRequest(Fields):
 
     @property
     def script(self) -> str | None:
-        """The submitted script; None to continue the stored script of `operation_id`. Raises MissingParameter."""
+        """The submitted script, or None to continue the stored script of `operation_id`. Raises MissingParameter."""
         script = self.statement or self.snippet.statement
         if script is None and self.operation_id is None:
             raise MissingParameter("statement is required and must not be blank.")
@@ -332,7 +332,7 @@ class ExecuteRequest(Fields):
 
     @property
     def previous(self) -> PreviousHandle | None:
-        """The handle in the full form if it selects the statement to run, else None."""
+        """The handle in the full form, or None if it does not select the statement to run."""
         handle = self.snippet.result.handle
         return handle if handle and handle.selects_statement else None
 
@@ -342,9 +342,10 @@ class ExecuteRequest(Fields):
         return {setting.key: setting.value for setting in self.snippet.properties.settings}
 
     def idempotency_key(self, header: str | None) -> str | None:
-        """Return the key from the header `Idempotency-Key` or the field `client_request_id`; None if both are absent.
+        """Return the key from the header `Idempotency-Key` or the field `client_request_id`.
 
-        Raises InvalidParameter if the header is invalid, and conflicting_parameters if header and field differ.
+        Returns None if both are absent. Raises InvalidParameter if the header is invalid, and conflicting_parameters if
+        header and field differ.
         """
         if header is None:
             return self.client_request_id
@@ -377,7 +378,7 @@ class OperationRequest(Fields):
 
     @property
     def id_and_guid(self) -> tuple[str | None, str | None]:
-        """The operation id and None or, if there is no id, None and the `guid` of a handle. Raises MissingParameter."""
+        """The operation id and None. If there is no id, None and the `guid` of a handle. Raises MissingParameter."""
         guid = None if self.operation_id else self.snippet.guid
         if not (self.operation_id or guid):
             raise MissingParameter("operationId is required.")

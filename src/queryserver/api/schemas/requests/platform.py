@@ -50,7 +50,7 @@ class ServerLogsParameters(Fields):
 
 
 OTHER_EXAMPLES = ("hive", "impala", "hbase", "pig", "oozie", "notebook", "search", "spark", "jobsub")
-"""Hue applications for which this service has no examples; the response is 501."""
+"""Hue applications for which this service has no examples. The response is 501."""
 CONNECTOR_EXAMPLES = "connectors"
 
 
@@ -77,7 +77,7 @@ class StatementListParameters(Fields):
 
     @property
     def states(self) -> tuple[StatementState, ...] | None:
-        """The states to list; None for all states."""
+        """The states to list, or None for all states."""
         return self.state.states
 
     @property
@@ -86,7 +86,7 @@ class StatementListParameters(Fields):
 
 
 def _id(value: Any) -> str | None:
-    """Return the id as a string; None for a blank string or 0, which identify no connector."""
+    """Return the id as a string, or None for a blank string or 0, which identify no connector."""
     if type(value) is int:
         return str(value) if value else None
     if not isinstance(value, str):
@@ -117,12 +117,12 @@ class ConnectorFields(Fields):
 
     @property
     def setting_values(self) -> dict[str, Any] | None:
-        """The setting values by name; if a name is repeated, the last value applies. None if `settings` is absent."""
+        """The setting values by name, or None if `settings` is absent. The last value of a repeated name applies."""
         return None if self.settings is None else {one.name: one.value for one in self.settings}
 
 
 class ConnectorIdFields(Fields):
-    """A connector; only its id is used."""
+    """A connector, of which only the id is used."""
 
     id: Annotated[str | None, BeforeValidator(_id), WithJsonSchema({"type": ["string", "integer", "null"]})] = None
 
@@ -253,7 +253,7 @@ class ApiTokenIdRequest(Fields):
 
 
 def _names(value: Any) -> Sequence[str] | None:
-    """Return the names in all values, each of which is a comma-separated list; None if there are none."""
+    """Return the names in all values, each of which is a comma-separated list, or None if there are none."""
     values: list[Any] = value if is_array(value) else [value]
     if not all(isinstance(one, str) for one in values):
         raise must("be a string.")
@@ -461,7 +461,7 @@ class ScheduleFields(Fields):
 
     @property
     def given(self) -> dict[str, Any]:
-        """The members that were sent, including nulls, converted to domain types; `id` and `version` are omitted."""
+        """The members that were sent, including nulls, converted to domain types. Omits `id` and `version`."""
         members = {name: getattr(self, name) for name in self.model_fields_set - {"id", "version"}}
         if self.kind is not None:
             members["kind"] = ScheduleKind(self.kind)
@@ -481,7 +481,7 @@ class ScheduleRequest(Fields):
 
 
 class ScheduleIdFields(Fields):
-    """A schedule; only its id is used."""
+    """A schedule, of which only the id is used."""
 
     id: Annotated[int, Integer(1)] = Field(description="Number of the schedule.")
 

@@ -59,7 +59,7 @@ class StorageFields(Fields):
 
     SYNONYMS: ClassVar[Mapping[str, Sequence[str]]] = {}
     REPEATABLE: ClassVar[frozenset[str]] = frozenset()
-    """Fields that may be repeated; their type is a tuple."""
+    """Fields that may be repeated. Their type is a tuple."""
 
 
 FieldValues: TypeAlias = Mapping[str, Sequence[Any]]
@@ -80,7 +80,7 @@ Model = TypeVar("Model", bound=StorageFields)
 def parse_request(model: type[Model], fields: RequestFields, *, max_json_depth: int) -> Model:
     """Parse the fields of a call. If a name is repeated, the last value applies.
 
-    Raises conflicting_parameters if a field has different values under two names, or in query and body; also raises
+    Raises conflicting_parameters if a field has different values under two names, or in query and body. Also raises
     the errors of `parse`.
     """
     values = {name: value for name in model.model_fields if (value := _value(model, name, fields)) is not None}
@@ -303,7 +303,7 @@ class RenameRequest(StorageFields):
 
 
 class MoveRequest(StorageFields):
-    """Fields of move and copy; several sources require a directory as target."""
+    """Fields of move and copy. Several sources require a directory as the target."""
 
     SYNONYMS: ClassVar[Mapping[str, Sequence[str]]] = {"src_path": _FROM, "dest_path": _TO}
     REPEATABLE: ClassVar[frozenset[str]] = frozenset({"src_path"})
@@ -324,7 +324,7 @@ SortBy = Literal["type", "name", "atime", "mtime", "user", "group", "size"]
 
 
 Doas: TypeAlias = Annotated[Text, Field(json_schema_extra={"pattern": r"^(?!\.+$)[\w@.+-]{1,150}$", **EMPTY_ALLOWED})]
-"""The user to act as; an empty string means the caller."""
+"""The user to act as. An empty string means the caller."""
 
 _PATH_REQUIRED = ConfigDict(json_schema_extra={"required": ["path"]})
 """Marks `path` as required in the API description only: calls with the path in the URL share these parameters."""

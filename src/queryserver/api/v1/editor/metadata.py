@@ -370,7 +370,7 @@ def _sample_response(sample: TableSample, form: CellForm) -> Response:
 TABLE_TYPES: Mapping[str, str] = MappingProxyType(
     {protocol.TableKind.VIEW.value: "View", protocol.TableKind.MATERIALIZED_VIEW.value: "Materialized_view"}
 )
-"""`tables_meta.type` by table kind; all other kinds are `Table`."""
+"""`tables_meta.type` by table kind. All other kinds are `Table`."""
 
 
 def _table_metadata(found: protocol.TableDescription) -> wire.TableMetadata:

@@ -68,7 +68,7 @@ class ResultFile:
     def __init__(
         self, sender: ResultSender, rows: StoredRows, form: FileForm, stored: PackedStream | None, *, headers_only: bool
     ) -> None:
-        """`stored` is the encoded file if it already exists; its size is then known, and ranges can be read directly.
+        """`stored` is the encoded file if it already exists. Its size is then known, and ranges can be read directly.
 
         If `headers_only` is set, no body is sent.
         """

@@ -61,7 +61,7 @@ from queryserver.statements.submission import Submission, Submissions, remaining
 from queryserver.tasks.notifications import Recipients
 
 _STATES_WITH_RESULT = {StatementState.AVAILABLE, StatementState.SUCCESS}
-"""States in which a result exists; in state `success`, it is an empty table."""
+"""States in which a result exists. In state `success`, the result is an empty table."""
 
 log = structlog.get_logger(__name__)
 
@@ -86,7 +86,7 @@ class Execution:
     async def run(self, user: User, request: requests.ExecuteRequest, dialect: str | None) -> Response:
         """Execute the statement and return the response of `execute`.
 
-        `dialect` comes from the path; None if the path has no such segment.
+        `dialect` comes from the path, and is None if the path has no such segment.
         """
         # In a thread, because parsing 10,000 rows of values takes 0.1 s.
         values = request.values if request.parameter_rows is None else await asyncio.to_thread(lambda: request.values)
@@ -109,7 +109,7 @@ class Execution:
     async def _first_page(
         self, user: User, request: requests.ExecuteRequest, status: StatementStatus
     ) -> ResultPage | None:
-        """Return the first rows; None if they cannot be read now, in which case fetch_result_data returns the reason.
+        """Return the first rows, or None if they cannot be read now. fetch_result_data then returns the reason.
 
         An error is not raised here, because the statement has been recorded and the client must receive its handle.
         """
@@ -372,7 +372,7 @@ async def format_statements(
     request: Annotated[requests.FormatRequest, editor_fields(requests.FormatRequest)],
     formatting: FormattingDep,
 ) -> Response:
-    """Format a script: keywords in upper case, clauses on separate lines. Contract editor 8.4."""
+    """Format a script, with keywords in upper case and clauses on separate lines. Contract editor 8.4."""
     formatted = await while_connected(http, formatting.format_script(user.id, request.script, request.dialect))
     return json_response(wire.FormatResponse(status=0, formatted_statements=formatted))
 

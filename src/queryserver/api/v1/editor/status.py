@@ -163,7 +163,7 @@ def failure_body(status: StatementStatus, details: FailureDetails) -> wire.State
 
 
 def failed_statement_id(status: StatementStatus) -> int | None:
-    """Return the index of the statement that failed in a script; None for other operations."""
+    """Return the index of the statement that failed in a script, or None for other operations."""
     part = status.part if status.is_script else None
     return part.statement_index if part is not None else None
 
@@ -215,7 +215,7 @@ def progress_percent(status: StatementStatus) -> int:
 async def requested_operation_id(access: StatementAccess, user: User, request: OperationRequest) -> UUID:
     """Return the operation id from `operationId`, the handle's `guid` or (for cancel and close) the notebook's uuid.
 
-    An `operationId` is only parsed. The service that gets the id checks that the operation exists and who owns it.
+    An `operationId` is only parsed. The service that receives the id checks that the operation exists and who owns it.
     Raises MissingParameter, OperationNotFound.
     """
     operation_id, guid = (request.operation_id, None) if request.operation_id else request.id_and_guid

@@ -186,7 +186,7 @@ async def make_directory(
 async def create_directory(
     caller: FilesWriter, request: _NamedEntry, stores: StoresDep, creations: CreationsDep
 ) -> Response:
-    """Create a directory in another directory. Contract storage 6."""
+    """Create a directory in a parent directory. Contract storage 6."""
     return _created(await creations.mkdir(caller, _new_path(stores, request, is_directory=True)))
 
 
@@ -315,13 +315,13 @@ def _normalized_path(stores: Stores, text: str) -> str:
 
 @router.post("/extract_archive", status_code=501, responses=failures(501))
 async def extract_archive(_caller: FilesWriter, _: NoStorageFields) -> Response:
-    """Not supported: always responds with 501. Contract storage 1."""
+    """Return 501, because this server does not extract archives. Contract storage 1."""
     raise NotSupported("This server does not extract archives.")
 
 
 @router.post("/compress", status_code=501, responses=failures(501))
 async def compress(_caller: FilesWriter, _: NoStorageFields) -> Response:
-    """Not supported: always responds with 501. Contract storage 1."""
+    """Return 501, because this server does not create archives. Contract storage 1."""
     raise NotSupported("This server does not create archives.")
 
 
@@ -332,7 +332,7 @@ async def get_trash_path(
     stores: StoresDep,
     trash: TrashDep,
 ) -> Response:
-    """Return the trash directory for a path; null if it does not exist yet. Contract storage 8."""
+    """Return the trash directory for a path, or null if it does not exist yet. Contract storage 8."""
     path = stores.path(repaired_path(request.path))
     found = await trash.find(caller, path)
     return json_response(

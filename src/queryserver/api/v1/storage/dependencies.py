@@ -90,7 +90,7 @@ def storage_group(tag: str = "storage", *, prefix: str = PREFIX) -> PathGroup:
 def _client_error(request: Request, error: errors.QueryServerError) -> errors.QueryServerError:
     """Return the error that the client gets (Contract storage 2.2).
 
-    An unreadable path or name becomes InvalidPath or InvalidName; an error about a store lists the available stores.
+    An unreadable path or name becomes InvalidPath or InvalidName. An error about a store lists the available stores.
     """
     if isinstance(error, errors.UnreadableParameter):
         if error.name in PATH_FIELDS:
@@ -101,7 +101,7 @@ def _client_error(request: Request, error: errors.QueryServerError) -> errors.Qu
 
 
 def _scheme(request: Request) -> str:
-    """Return the scheme of the call's first path for the metrics; OTHER if there is no valid path."""
+    """Return the scheme of the call's first path for the metrics, or OTHER if there is no valid path."""
     fields: RequestFields | None = getattr(request.state, "storage_fields", None)
     sources = () if fields is None else (fields.query, fields.body)
     texts = [values[name][-1] for values in sources for name in PATH_FIELDS if values.get(name)]
@@ -139,14 +139,14 @@ def _grouped(fields: Iterable[tuple[str, str]]) -> Mapping[str, Sequence[str]]:
 
 
 def last_value(values: FieldValues, name: str) -> Any:
-    """Return the last value of a field; None if the request does not contain the field."""
+    """Return the last value of a field, or None if the request does not contain the field."""
     return values[name][-1] if name in values else None
 
 
 def acting(scope: Scope) -> Any:
     """Create the dependency for `Annotated[Caller, acting(…)]`: the caller and the user on whose behalf the call runs.
 
-    GET calls may name another user in `doas` (Contract storage 2.5); a rejected attempt writes an audit event (Contract
+    GET calls may name another user in `doas` (Contract storage 2.5). A rejected attempt writes an audit event (Contract
     storage S14). Raises InvalidParameter, ImpersonationNotAllowed, and the errors of `caller`.
     """
 
@@ -189,7 +189,7 @@ class StorageFieldsReader(FieldsReader):
     def __init__(
         self, model: type[requests.StorageFields] | None, *, max_body_bytes: int, query_too: Collection[str] | None
     ) -> None:
-        """`query_too` are the fields that a POST also reads from its query string; None means all fields."""
+        """`query_too` names the fields that a POST also reads from its query string. None means all fields."""
         super().__init__(model)
         self._fields = model
         self._max_body_bytes = max_body_bytes
@@ -450,7 +450,7 @@ def epoch_seconds(time: datetime | None) -> int | None:
 
 
 def time_text(seconds: int | None, zone: tzinfo) -> str:
-    """Format a Unix time as `October 31, 2016 03:34 PM`, in English; empty for None, 0 and times out of range."""
+    """Format a Unix time in English, as `October 31, 2016 03:34 PM`. Return "" for None, 0 and times out of range."""
     if not seconds:
         return ""
     try:

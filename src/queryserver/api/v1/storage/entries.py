@@ -154,7 +154,7 @@ class _Directories:
         shape: Callable[[FileStatus], dict[str, object]],
         before: Sequence[dict[str, object]] = (),
     ) -> Response:
-        """Return the response with the entries as `files`; encodes in a thread if there are many entries."""
+        """Return the response with the entries as `files`. If there are many entries, encode them in a thread."""
 
         def write() -> bytes:
             slices = (
