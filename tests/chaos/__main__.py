@@ -1,7 +1,8 @@
-"""Disturbs a whole fleet under load, then verifies that no statement was lost or executed twice.
+"""Disturbs a whole fleet under load, and then verifies that no statement was lost or executed twice.
 
-`make chaos` takes ten minutes; `make chaos ARGS="--minutes 2 --clients 30 --seed 7"`. The exit code is 1 if the audit
-finds any fault. The report, all facts as JSON and the processes' logs are stored in chaos-results/.
+`make chaos` takes ten minutes. `make chaos ARGS="--minutes 2 --clients 30 --seed 7"` changes the defaults. The exit
+code is 1 if the audit finds any fault. The report, all facts as JSON and the processes' logs are stored in
+chaos-results/.
 """
 
 import argparse
@@ -25,7 +26,7 @@ _RESULTS = Path("chaos-results")
 
 
 async def chaos(minutes: float, clients: int, seed: int) -> bool:
-    """Run the chaos test and print the report; return whether the audit found no fault."""
+    """Run the chaos test and print its report. Returns whether the audit found no fault."""
     folder = _RESULTS / f"{datetime.now(UTC):%Y%m%d-%H%M%S}"
     logs = folder.resolve() / "logs"
     logs.mkdir(parents=True)
@@ -61,7 +62,7 @@ async def chaos(minutes: float, clients: int, seed: int) -> bool:
 
 
 def main() -> None:
-    """Run the chaos test with the command-line arguments."""
+    """Run the chaos test with the command-line arguments, and exit."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--clients", type=int, default=200)

@@ -1,4 +1,4 @@
-"""Compares the clients' ledger with the service database, the target table and the stored results after a run."""
+"""After a run, compares the clients' ledger with the service database, the target table and the stored results."""
 
 import asyncio
 import json
@@ -33,7 +33,9 @@ FAULTS = {
 
 @dataclass
 class Audit:
-    """The findings of an audit. All fault counts must be 0."""
+    """The findings of an audit: its faults by kind, and how often each outcome occurred. A successful run has no
+    faults.
+    """
 
     faults: dict[str, list[Mapping[str, Any]]] = field(default_factory=lambda: {name: [] for name in FAULTS})
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -44,12 +46,12 @@ class Audit:
         return not any(self.faults.values())
 
     def add(self, fault: str, entry: Entry, **facts: object) -> None:
-        """Record a fault, with all facts that an investigation needs."""
+        """Record a fault of one statement, with all facts that an investigation needs."""
         self.faults[fault].append(asdict(entry) | {"facts": {name: str(value) for name, value in facts.items()}})
 
 
 async def audit(fleet: Fleet, ledger: Ledger, callers: Mapping[str, Caller]) -> Audit:
-    """Wait until no statement is active, then compare every ledger entry."""
+    """Wait until no statement is active. Then compare all entries of the ledger, and read all results again."""
     found = Audit()
     try:
         await until(lambda: _nothing_active(fleet), SETTLES_WITHIN_S)
@@ -88,8 +90,8 @@ async def _rows(dsn: str, sql: str) -> Sequence[asyncpg.Record]:
 
 
 def compare(found: Audit, entry: Entry, record: Mapping[str, Any] | None, times: int) -> None:
-    """Compare three facts of one statement: the response to its client, its record, and the number of its rows in the
-    target.
+    """Compare the outcome that a statement's client received, the statement's record, and the number of rows with its
+    token in the target table.
     """
     state = str(record["state"]) if record else "not submitted"
     code = str(record["error_code"] or "") if record else ""
@@ -113,7 +115,7 @@ def compare(found: Audit, entry: Entry, record: Mapping[str, Any] | None, times:
 
 
 async def _read_again(found: Audit, entries: Sequence[Entry], callers: Mapping[str, Caller]) -> None:
-    """Read every available result again, from its first row to its last."""
+    """Read every available result again, from its first to its last row."""
     places = asyncio.Semaphore(_READERS)
 
     async def read(entry: Entry) -> None:
@@ -131,7 +133,7 @@ async def _read_again(found: Audit, entries: Sequence[Entry], callers: Mapping[s
 
 
 def written(found: Audit, ledger: Ledger, setting: Mapping[str, Any], folder: Path) -> str:
-    """Return the report as text, and store it in the folder, together with all facts as JSON."""
+    """Return the report as a string. Store it in the folder, together with all facts as JSON."""
     lines = [", ".join(f"{name} {value}" for name, value in setting.items() if name != "disturbances"), ""]
     lines += [f"{len(found.faults[name]):>6}  {text}" for name, text in FAULTS.items()]
     lines += ["", f"{len(ledger.entries):>6}  statements; settled in time: {'yes' if found.settled else 'no'}"]

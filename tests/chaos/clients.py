@@ -1,8 +1,9 @@
 """The fleet's users, and the ledger of all their requests and responses.
 
-Rules for every client: An execute call has an idempotency key and is retried with it. A 429, 502 or 503 response or a
-lost connection is retried after `Retry-After` or a growing pause. A state is polled until it is neither waiting nor
-running. Pages are read with `start_row`. A file counts only if it arrived completely.
+All clients follow the same rules. An execute call has an idempotency key, with which it is retried. After a 429, 502 or
+503 response or a lost connection, a call is retried after `Retry-After` or an increasing pause. The state is polled
+until it is neither waiting nor running. Pages are read with `start_row`. A download counts only if the file is
+complete.
 """
 
 import asyncio
@@ -31,18 +32,18 @@ _THINKS_S = (0.2, 3.0)
 
 
 class GaveUp(Exception):
-    """A call got no final response within minutes."""
+    """A call received no final response within minutes."""
 
 
 def now() -> str:
-    """Return the current time in the report's format."""
+    """Return the current time in the format of the report."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 @dataclass
 class Entry:
-    """A statement as its client recorded it. `token` is the idempotency key, and the value that an insert writes to the
-    target table.
+    """A statement as recorded by its client. `token` is the idempotency key. It is also the value that an insert writes
+    to the target table.
     """
 
     kind: str
@@ -56,23 +57,23 @@ class Entry:
     responded_at: str = ""
     problems: list[str] = field(default_factory=list)
     factor: int = 0
-    """Determines the values in the rows of statements that have a result."""
+    """Determines the expected values in the result of the statement."""
     rows: int = 0
 
 
 @dataclass
 class Ledger:
-    """All statements of the clients, and counts of the responses they received."""
+    """All statements of the clients, and the number of responses that the clients received, by status or error."""
 
     entries: list[Entry] = field(default_factory=list)
     answers: Counter[str] = field(default_factory=Counter)
     faults: list[dict[str, str]] = field(default_factory=list)
-    """HTTP 500 responses, and responses that no rule covers."""
+    """Responses with HTTP 500, and responses that are contrary to the rules."""
 
 
 @dataclass
 class Caller:
-    """One user's calls, each of which is retried until it gets a final response."""
+    """Makes the calls of one user. Each call is retried until it receives a final response."""
 
     user: str
     headers: Mapping[str, str]
@@ -83,7 +84,7 @@ class Caller:
     async def call(
         self, method: str, path: str, *, key: str = "", answer_s: float = _ANSWER_WITHIN_S, **more: Any
     ) -> httpx.Response:
-        """Make a call and return its final response. Raises GaveUp."""
+        """Make a call; return its final response. Raises GaveUp if there is none within minutes."""
         give_up, pause = time.monotonic() + _GIVE_UP_S, 0.5
         headers = {**self.headers, **({"Idempotency-Key": key} if key else {})}
         while time.monotonic() < give_up:
@@ -107,7 +108,9 @@ class Caller:
         raise GaveUp(path)
 
     async def successful_body(self, path: str, *, wait_s: float = 0, key: str = "", **body: Any) -> dict[str, Any]:
-        """Send a POST that must succeed; return its body. Any other final response is recorded as a fault."""
+        """Send a POST request that must succeed; return the response body. Any other final response is recorded as a
+        fault.
+        """
         response = await self.call("POST", path, key=key, answer_s=_ANSWER_WITHIN_S + wait_s, json=body)
         if response.status_code != 200:
             self._fault(path, key or str(body.get("operationId", "")), response)
@@ -125,7 +128,7 @@ class Client:
 
     caller: Caller
     ends_at: float
-    """In monotonic time. A statement that is running then is still followed to completion."""
+    """The end in monotonic time. A statement that has begun before is followed to completion."""
 
     async def run(self) -> None:
         """Run statements until `ends_at`."""
@@ -146,23 +149,23 @@ class Client:
             await asyncio.sleep(random.uniform(*_THINKS_S))
 
     async def insert(self, entry: Entry) -> None:
-        """Insert a row with the token into the target table."""
+        """Insert a row with the entry's token into the target table."""
         delay = self.caller.random.choice((0, 0, 0.5, 2, 4))
         await self._submit(entry, f"INSERT INTO done (token) SELECT '{entry.token}' FROM pg_sleep({delay})")
         await self._follow(entry)
 
     async def select(self, entry: Entry) -> None:
-        """Select a few rows, which are stored in the statement's record."""
+        """Select a few rows. Such a result is stored in the statement's record."""
         await self._select(entry, 20)
         await read_all(self.caller, entry)
 
     async def page(self, entry: Entry) -> None:
-        """Select several thousand rows, which are stored in the result store, and read them as pages."""
+        """Select several thousand rows, and read them as pages. Such a result is stored in the result store."""
         await self._select(entry, ROWS)
         await read_all(self.caller, entry)
 
     async def download(self, entry: Entry) -> None:
-        """Select several thousand rows, and download them as a file."""
+        """Select several thousand rows, and download them as a file. Such a result is stored in the result store."""
         await self._select(entry, ROWS)
         if entry.state != READABLE:
             return
@@ -175,7 +178,7 @@ class Client:
             entry.problems.append(f"{now()} wrong content: the file has {len(rows)} rows")
 
     async def cancel(self, entry: Entry) -> None:
-        """Cancel an insert, either while it runs or after it has completed."""
+        """Submit an insert and cancel it, either while it runs or after it has completed."""
         await self._submit(entry, f"INSERT INTO done (token) SELECT '{entry.token}' FROM pg_sleep(4)")
         await asyncio.sleep(self.caller.random.uniform(0, 5))
         await self.caller.successful_body("cancel_statement", operationId=entry.operation, wait_s=10)
@@ -207,12 +210,12 @@ class Client:
 
 
 def expected(entry: Entry) -> list[list[Any]]:
-    """Return the rows that the statement's result must have."""
+    """Return the rows that the result of the entry's statement must contain."""
     return [[n, n * entry.factor, f"row {n} of {entry.token}"] for n in range(1, entry.rows + 1)]
 
 
 async def read_all(caller: Caller, entry: Entry) -> None:
-    """Read the result page by page, and record deviations from the expected rows."""
+    """Read the result page by page. Records deviations from the expected rows as problems."""
     if entry.state != READABLE:
         return
     rows: list[Any] = []

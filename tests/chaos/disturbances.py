@@ -1,4 +1,4 @@
-"""The disturbances. One starts every 20 seconds, and each is undone automatically."""
+"""Disturbances of the fleet. One starts every 20 seconds, and each is undone automatically."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ _RESTARTED_WITHIN_S = 120
 
 
 class Disturbances:
-    """Runs the disturbances in random order; `log` records each with its effect."""
+    """Runs all disturbances in random order. `log` contains the effect of each."""
 
     def __init__(self, fleet: Fleet, random: Random) -> None:
         self._fleet = fleet
@@ -29,7 +29,7 @@ class Disturbances:
         self.log: list[dict[str, str]] = []
 
     async def run(self, ends_at: float) -> None:
-        """Run disturbances until the given time, then wait until all of them are undone."""
+        """Start disturbances until the given time, and wait until all of them are undone."""
         kinds: list[Callable[[], Awaitable[str]]] = [
             self.kill_server,
             self.kill_worker,
@@ -58,15 +58,15 @@ class Disturbances:
         return await self._killed(self._fleet.workers)
 
     async def hold_server(self) -> str:
-        """Pause a server (SIGSTOP) for longer than its leases last."""
+        """Pause a server (SIGSTOP) for longer than a lease lasts."""
         return await self._held(self._fleet.servers)
 
     async def hold_worker(self) -> str:
-        """Pause a worker (SIGSTOP) for longer than its leases last."""
+        """Pause a worker (SIGSTOP) for longer than a lease lasts."""
         return await self._held(self._fleet.workers)
 
     async def broker_stopped(self) -> str:
-        """Stop the broker; after its restart it is empty."""
+        """Stop the broker for some seconds. It has no data after its restart."""
         async with self._single["broker"]:
             await self._fleet.valkey.stop()
             await asyncio.sleep(self._random.uniform(*_AWAY_S))
@@ -80,17 +80,19 @@ class Disturbances:
         return "flushed"
 
     async def database_restarted(self) -> str:
-        """Stop PostgreSQL, which has the service database and the target, with a fast shutdown; restart it at the same
-        address.
+        """Stop PostgreSQL with a fast shutdown, and restart it at the same address. It has both the service database
+        and the target table.
         """
         return await self._database_ended(signal.SIGINT)
 
     async def database_crashed(self) -> str:
-        """Crash PostgreSQL, so that it must recover when it restarts."""
+        """Stop PostgreSQL without a shutdown, so that it must recover when it restarts."""
         return await self._database_ended(signal.SIGQUIT)
 
     async def results_away(self) -> str:
-        """Redirect the link to the results to a missing path, as if a mount were lost, or to a regular file."""
+        """Redirect the link to the results for some seconds, either to a missing path, as if a mount were lost, or to a
+        file.
+        """
         async with self._single["results"]:
             kind = self._random.choice(("nowhere", "a file"))
             replacement = self._fleet.directory / kind.replace(" ", "-")
@@ -104,7 +106,9 @@ class Disturbances:
         return kind
 
     async def rolling_restart(self) -> str:
-        """Stop each member with SIGTERM and restart it; continue with the next member when it is ready."""
+        """Restart all members one after another with SIGTERM. The next member is stopped when the previous one is
+        ready.
+        """
         slow: list[str] = []
         async with self._single["rolling"]:
             for member in self._fleet.members:

@@ -1,4 +1,4 @@
-"""The fleet under test. Each component is a separate process that can be killed, paused and restarted."""
+"""The fleet under test. Each component is a process that can be killed, paused and restarted."""
 
 import asyncio
 import json
@@ -39,23 +39,23 @@ _PROGRAMS = "/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin"
 
 @dataclass(eq=False)
 class Member:
-    """One process of the fleet. All its restarts write to the same log file."""
+    """One process of the fleet. It writes to the same log file after a restart."""
 
     name: str
     command: Sequence[str]
     environment: Mapping[str, str]
     log: Path
     base_url: str = ""
-    """Empty for processes other than servers."""
+    """The URL of a server. Other processes have none."""
     taken: bool = False
     """Whether a disturbance currently affects the process."""
     process: asyncio.subprocess.Process | None = None
     starts_again: int = 0
-    """How often the process had to be restarted because it exited during startup."""
+    """How often the process was restarted because it exited during startup."""
     _said_before: int = 0
 
     async def start(self) -> None:
-        """Start the process without waiting; `ready` waits until it works."""
+        """Start the process without waiting until it works."""
         self._said_before = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as output:
             self.process = await asyncio.create_subprocess_exec(
@@ -68,7 +68,7 @@ class Member:
             )
 
     async def ready(self) -> None:
-        """Wait until the process works. Raises AssertionError with the end of its log if it does not."""
+        """Wait until the process works. Raises AssertionError with the end of its log on timeout."""
         async with httpx.AsyncClient(timeout=5) as http:
             try:
                 await until(lambda: self._works(http), _READY_WITHIN_S)
@@ -76,7 +76,7 @@ class Member:
                 raise AssertionError(f"{self.name} is not ready:\n{self.log.read_text()[-3000:]}") from None
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal; do nothing if the process has exited."""
+        """Send a signal to the process unless it has exited."""
         if self.process is not None:
             with suppress(ProcessLookupError):
                 self.process.send_signal(number)
@@ -88,7 +88,7 @@ class Member:
             await asyncio.wait_for(self.process.wait(), _STOP_WITHIN_S)
 
     async def stop(self) -> bool:
-        """Send SIGTERM; return whether the process exited by itself in time."""
+        """Send SIGTERM. Returns whether the process exited in time; otherwise it is killed."""
         self.send(signal.SIGCONT)
         self.send(signal.SIGTERM)
         if self.process is None:
@@ -103,7 +103,7 @@ class Member:
     async def _works(self, http: httpx.AsyncClient) -> bool:
         assert self.process is not None
         if self.process.returncode is not None:
-            # Restart it as a service manager would, because a dependency may have been unavailable at startup.
+            # Restart the process, as a service manager would. It may have exited because a dependency was unavailable.
             await self.start()
             self.starts_again += 1
             await asyncio.sleep(1)
@@ -119,20 +119,20 @@ class Member:
 
 @dataclass
 class Fleet:
-    """All processes, and the addresses that clients call."""
+    """All processes of the fleet, and the addresses that clients call."""
 
     directory: Path
     postgres: EmbeddedPostgres
     valkey: ValkeyServer
     service_dsn: str
     target_dsn: str
-    """DSN of the superuser, for checking the effects of statements."""
+    """The superuser's DSN of the target database, for checking the effects of statements."""
     tokens: Mapping[str, str]
     servers: list[Member] = field(default_factory=list)
     workers: list[Member] = field(default_factory=list)
     beat: list[Member] = field(default_factory=list)
     addresses: list[str] = field(default_factory=list)
-    """The address of nginx, or of all servers if nginx is not installed."""
+    """The URL of nginx if it is installed, and otherwise the URLs of all servers."""
 
     @property
     def members(self) -> list[Member]:
@@ -140,13 +140,15 @@ class Fleet:
 
     @property
     def results(self) -> Path:
-        """The path where the processes store results. It is a symbolic link, which can disappear as a mount can."""
+        """The path at which the processes store results. It is a symbolic link, which can disappear like a mount."""
         return self.directory / "data" / "results"
 
 
 @asynccontextmanager
 async def running_fleet(logs: Path, users: Sequence[str]) -> AsyncGenerator[Fleet]:
-    """Run 3 servers, 2 workers, 1 beat, nginx if it is installed, PostgreSQL and Valkey; stop all of them on exit."""
+    """Run 3 servers, 2 workers, 1 beat, PostgreSQL, Valkey, and nginx if it is installed. All of them are stopped on
+    exit.
+    """
     async with AsyncExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="queryserver-chaos-")))
         postgres = await stack.enter_async_context(EmbeddedPostgres.start(directory / "postgres"))
@@ -178,7 +180,7 @@ async def running_fleet(logs: Path, users: Sequence[str]) -> AsyncGenerator[Flee
 
 
 async def until(holds: Callable[[], object], within_s: float) -> None:
-    """Wait until the condition is true, checking every 0.1 s. Raises TimeoutError."""
+    """Wait until the condition is true, checking it every 0.1 s. Raises TimeoutError after `within_s` seconds."""
     give_up = time.monotonic() + within_s
     while True:
         answer = holds()
@@ -190,8 +192,10 @@ async def until(holds: Callable[[], object], within_s: float) -> None:
 
 
 async def _databases(postgres: EmbeddedPostgres) -> tuple[str, str]:
-    """Create both databases; return the DSN of the migrated service database, and of the statements' database over
-    loopback with its own role.
+    """Create the service database and the target database.
+
+    Returns the DSN of the migrated service database, and a DSN with which statements reach the target database over
+    loopback with a role of its own.
     """
     await ensure_databases(postgres, sample_tables)
     admin = postgres.admin_dsn()
@@ -200,7 +204,7 @@ async def _databases(postgres: EmbeddedPostgres) -> tuple[str, str]:
     await migrate(service_dsn)
     await execute(admin, f"CREATE ROLE {TARGET} LOGIN PASSWORD '{TARGET}'")
     await execute(admin, f"CREATE DATABASE {TARGET} TEMPLATE template0 OWNER {TARGET}")
-    # The table has no unique key, so that a statement executed twice leaves two rows.
+    # The table has no unique key, so a statement that is executed twice leaves two rows.
     table = "CREATE TABLE done (token text NOT NULL, at timestamptz NOT NULL DEFAULT clock_timestamp())"
     await execute(postgres.admin_dsn(TARGET), f"{table}; ALTER TABLE done OWNER TO {TARGET}")
     rules = postgres.cluster.data / "pg_hba.conf"
@@ -238,8 +242,9 @@ async def _end(members: Sequence[Member]) -> None:
 
 @contextmanager
 def _front(servers: Sequence[str]) -> Generator[list[str]]:
-    """Yield the address of nginx with the configuration from `deploy/`, but without TLS and with round-robin balancing;
-    if nginx is not installed, yield the servers' addresses.
+    """Yield the address of nginx with the configuration in `deploy/`, but without TLS and with round-robin balancing.
+
+    If nginx is not installed, yield the addresses of the servers.
     """
     program = shutil.which("nginx", path=_PROGRAMS)
     if program is None:

@@ -1,4 +1,4 @@
-"""A server on a real port, and users of the Python client in `clients/python`."""
+"""Servers on real ports, and users of the Python client in `clients/python`."""
 
 import secrets
 import socket
@@ -24,19 +24,19 @@ QUICK = Retries(total_s=20, first_s=0.01, most_s=0.1)
 
 @dataclass(frozen=True)
 class Server:
-    """A served application and its address."""
+    """An application that is served on a real port, and its URL."""
 
     api: Api
     url: str
 
     async def token(self, **more: Any) -> str:
-        """Create a user and return their token."""
+        """Create a user; return an access token of the user."""
         caller = await self.api.user("client", **more)
         return caller.headers["Authorization"].removeprefix("Bearer ")
 
     @property
     def engine(self) -> FakeEngine:
-        """The scripted engine behind the connector `mysql`."""
+        """The fake engine of the connector `mysql`."""
         connector = self.api.services.connectors.find("mysql")
         assert connector is not None
         engine = self.api.services.connectors.engine(connector)
@@ -50,8 +50,8 @@ async def server(
 ) -> AsyncIterator[Server]:
     """A server with file access, whose local root is a folder on this machine (`root`).
 
-    It has its own database, because servers that share a database run each other's statements. It serves the tests of
-    only one file, because tests of other files replace functions that it uses.
+    The server has a database of its own, because servers that share a database run each other's statements. Only the
+    tests of one file use it, because tests in other files replace functions that it calls.
     """
     async for dsn in new_database(postgres, template=migrated_template):
         async with _serving(tmp_path_factory.mktemp("client"), dsn, users_url) as server:
@@ -81,7 +81,7 @@ async def _serving(directory: Path, dsn: str, users_url: str, **editor: Any) -> 
 
 
 async def api_token(db: Connection, *scopes: str) -> str:
-    """Create an API token with these scopes for the user; return it."""
+    """Create an API token with these scopes for the connection's user; return its value."""
     fields = {"name": secrets.token_hex(4), "scopes": scopes}
     return str((await db.transport.call("POST", "token/api_tokens/new", fields))["value"])
 
@@ -91,7 +91,7 @@ Connect = Callable[..., Connection]
 
 @pytest.fixture
 async def db(server: Server) -> AsyncIterator[Connection]:
-    """A connection of a new user."""
+    """A connection with a new user."""
     async with connect(server.url, token=await server.token(), retries=QUICK) as connection:
         yield connection
 
@@ -112,13 +112,13 @@ def commands() -> Iterator[socket.socket]:
 
 @pytest.fixture
 def make(tmp_path: Path, commands: socket.socket) -> Make:
-    """Build command lines for one test."""
+    """Builds the command lines of one test."""
     return maker(tmp_path, commands)
 
 
 @pytest.fixture
 async def qs(server: Server, make: Make) -> Qs:
-    """The command line of a new user, whose token is in an environment variable."""
+    """The command line of a new user. An environment variable contains the user's token."""
     return make(QUERYSERVER_URL=server.url, QUERYSERVER_TOKEN=await server.token())
 
 
@@ -137,5 +137,5 @@ def root(server: Server) -> Path:
 
 
 def stored(server: Server, folder: str) -> dict[str, bytes]:
-    """Return the content of every file in the folder by name, including hidden files."""
+    """Return the content of all files in the folder by name, including hidden files."""
     return {path.name: path.read_bytes() for path in (root(server) / folder.removeprefix("file:///")).iterdir()}

@@ -1,8 +1,8 @@
-"""Starts `qs` by forking a process that has already imported it, so that a command takes 50 ms instead of a second.
+"""Starts `qs` by forking a process that has already imported it, so a command takes 50 ms instead of a second.
 
-This file is a separate program (`python forking.py FD`). Each message on its socket contains the arguments and
-environment of a command, and four descriptors: stdin, stdout, stderr, and one for the report. The report is a line with
-the PID and a line with the exit code.
+This file is a separate program (`python forking.py FD`), where FD is a socket. Each message on the socket contains the
+arguments and environment of a command, and four descriptors: stdin, stdout, stderr, and one for the report. The report
+consists of a line with the PID and a line with the exit code.
 """
 
 import fcntl
@@ -48,7 +48,9 @@ def serve(requests: socket.socket) -> None:
 
 
 def _watch(request: dict[str, Any], descriptors: list[int]) -> NoReturn:
-    """Start the command and report it. This happens in a separate process because commands run concurrently."""
+    """Start the command, and report its PID and exit code. A separate process does this, because commands run
+    concurrently.
+    """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     *standard, report = descriptors
     child = os.fork()
@@ -66,8 +68,8 @@ def _watch(request: dict[str, Any], descriptors: list[int]) -> NoReturn:
 def _run(request: dict[str, Any], standard: list[int]) -> NoReturn:
     from queryserver_client.cli import main
 
-    # Background processes of shells ignore SIGINT, and processes under nohup ignore SIGHUP; the commands would inherit
-    # that.
+    # Background processes of shells ignore SIGINT, and processes under nohup ignore SIGHUP. The commands would inherit
+    # this.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     for number, descriptor in enumerate(standard):
@@ -75,7 +77,7 @@ def _run(request: dict[str, Any], standard: list[int]) -> NoReturn:
         os.close(descriptor)
     if os.isatty(0):
         os.setsid()
-        fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # so that Ctrl-C sends the command a signal
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # makes Ctrl-C send a signal to the command
     sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115
     os.environ.clear()
     os.environ.update(request["environment"])

@@ -1,4 +1,4 @@
-"""TCP proxies between a client and its server. One cuts connections; the other delays responses."""
+"""A TCP proxy between a client and its server. It can cut connections and hold back responses."""
 
 import asyncio
 from collections import deque
@@ -13,7 +13,7 @@ _END_OF_STREAM = b"0\r\n\r\n"
 
 @dataclass(frozen=True)
 class Cut:
-    """Cuts a connection after this many bytes of requests or responses."""
+    """Ends a connection after this many bytes of its requests or responses."""
 
     of_requests: int | None = None
     of_answers: int | None = None
@@ -23,27 +23,29 @@ class Cut:
 class Proxy:
     """A proxy that can cut connections and hold back responses.
 
-    Each new connection uses the next of `cuts`; once all are used, connections are no longer cut.
+    Each new connection uses the next item of `cuts`. Connections are no longer cut when there are no items left.
     """
 
     url: str = ""
     cuts: deque[Cut] = field(default_factory=deque)
     holds_events: bool = False
-    """Whether the bytes of an event stream are held back until the stream ends."""
+    """Whether an event stream is held back until it ends."""
     holds_answers_after: int | None = None
-    """Once requests have reached this many bytes (`requested_bytes`), responses are held back."""
+    """If it is set, all responses are held back after clients have sent this many bytes in total
+    (`requested_bytes`).
+    """
     held_answers: int = 0
-    """Number of connections whose response is held back."""
+    """Number of connections whose responses are held back."""
     connections: int = 0
     requested_bytes: int = 0
-    """Request bytes forwarded on all connections."""
+    """Number of request bytes forwarded on all connections."""
     answered_bytes: int = 0
-    """Response bytes forwarded on all connections."""
+    """Number of response bytes forwarded on all connections."""
 
 
 @asynccontextmanager
 async def proxy(target: str) -> AsyncGenerator[Proxy]:
-    """Start a proxy for the server at the address `target`."""
+    """Start a proxy for the server at the URL `target`."""
     parts, made, tasks = urlsplit(target), Proxy(), set[asyncio.Task[None]]()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -70,7 +72,7 @@ async def proxy(target: str) -> AsyncGenerator[Proxy]:
         task = asyncio.create_task(serve(reader, writer))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
-        # This also covers a task that is canceled before it starts, or while it connects.
+        # The connection is also closed if the task is canceled before it starts, or while it connects.
         task.add_done_callback(lambda _: writer.transport.abort())
 
     listener = await asyncio.start_server(accept, "127.0.0.1", 0)
@@ -107,7 +109,7 @@ async def _pass_answers(
         while chunk := await reader.read(_CHUNK_BYTES):
             if made.holds_answers_after is not None and made.requested_bytes >= made.holds_answers_after:
                 made.held_answers += 1
-                await asyncio.Event().wait()  # until the client disconnects, which cancels this
+                await asyncio.Event().wait()  # the client's disconnect cancels this task
             chunk = held + chunk
             if made.holds_events and b"text/event-stream" in chunk and not chunk.endswith(_END_OF_STREAM):
                 held = chunk

@@ -1,4 +1,4 @@
-"""`qs` as a separate process, with its own configuration."""
+"""Runs `qs` as a separate process, with its own configuration."""
 
 import asyncio
 import csv
@@ -19,7 +19,7 @@ from tests.client import forking
 
 @dataclass(frozen=True)
 class CommandOutput:
-    """A command's output and exit code."""
+    """The output and exit code of a command."""
 
     code: int
     out: bytes
@@ -51,7 +51,7 @@ class RunningCommand:
 
 @dataclass(frozen=True)
 class Qs:
-    """One user's command line, with its own configuration directory."""
+    """The command line of one user, which has its own configuration directory."""
 
     environment: Mapping[str, str]
     directory: Path
@@ -65,8 +65,9 @@ class Qs:
         return RunningCommand(pid, _reading(os.fdopen(from_out, "rb")), _reading(os.fdopen(from_err, "rb")), code)
 
     async def start_at(self, standard: list[int], *words: str) -> "tuple[int, asyncio.Task[bytes]]":
-        """Start a command with these descriptors as stdin, stdout and stderr, and close them in this process. Return
-        the command's PID and a task that yields its exit code.
+        """Start a command whose stdin, stdout and stderr are these descriptors, which are then closed in this process.
+
+        Returns the command's PID and a task that returns its exit code.
         """
         from_report, report = os.pipe()
         message = json.dumps({"words": words, "environment": dict(self.environment)}).encode()
@@ -86,7 +87,7 @@ Make = Callable[..., Qs]
 
 @contextmanager
 def forker() -> Iterator[socket.socket]:
-    """The process that starts commands; yields the socket for requests."""
+    """Run the process that starts commands; yield the socket for requests to it."""
     parent_end, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with parent_end, child_end:
         command = [sys.executable, forking.__file__, str(child_end.fileno())]
@@ -98,8 +99,8 @@ def forker() -> Iterator[socket.socket]:
 
 
 def maker(directory: Path, requests: socket.socket) -> Make:
-    """Return a factory of command lines that share a configuration directory. Only the given variables configure
-    queryserver.
+    """Return a function that builds command lines. They share a configuration directory, and only the given QUERYSERVER
+    variables are set for them.
     """
 
     def made(**variables: str) -> Qs:

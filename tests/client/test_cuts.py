@@ -1,4 +1,4 @@
-"""Connections cut at any byte: no statement is lost or executed twice, and files are complete (issue 20, 3)."""
+"""Connections are cut at any byte. No statement is lost or executed twice, and all files are complete (issue 20, 3)."""
 
 import asyncio
 import random
@@ -17,7 +17,7 @@ from queryserver_client import ConnectionLost, Retries, connect, dbapi
 
 MIXED = "SELECT i AS n, 'row ' || i AS t, i / 7.0 AS f FROM range({}) AS r(i)"
 WHOLE_ANSWER = 2600
-"""More bytes than the whole response to execute, including headers."""
+"""More bytes than the response to execute has, including its headers."""
 WHOLE_REQUEST = 700
 
 
@@ -33,8 +33,8 @@ async def token(server: Server) -> str:
 
 
 async def run_once(server: Server, line: Proxy, token: str, *cuts: Cut) -> None:
-    """Run a unique statement over connections with these cuts; it must return its row, and the engine must receive it
-    once.
+    """Run a unique statement over connections that are cut in this way. It must return its row, and the engine must
+    receive it exactly once.
     """
     word = uuid.uuid4().hex
     line.cuts = deque(cuts)
@@ -44,7 +44,7 @@ async def run_once(server: Server, line: Proxy, token: str, *cuts: Cut) -> None:
 
 
 def places(end: int, step: int) -> range:
-    """Return cut positions from 0 to `end`; each run tries different positions."""
+    """Return positions for cuts between 0 and `end`. Their offset is random, so each run tries other positions."""
     return range(random.randrange(step), end, step)
 
 
@@ -137,7 +137,7 @@ async def test_unreachable_server_raises_clear_error():
 
 
 WHOLE_SESSION = 9_000
-"""More bytes than all responses in the lifetime of a session."""
+"""More bytes than all responses have while a session is opened, used and closed."""
 
 
 def insert_by_dbapi(url: str, token: str, table: str, number: int) -> None:

@@ -33,7 +33,7 @@ async def connect(server: Server) -> Connect:
 
 @pytest.fixture
 def table() -> str:
-    """A unique table name."""
+    """A table name that no other test uses."""
     return f"t_{uuid4().hex[:12]}"
 
 
@@ -361,7 +361,7 @@ def test_lost_session_is_replaced_only_if_stateless(connect: Connect):
 
 
 def run_program(text: str) -> str:
-    """Run a program that must exit successfully without output on stderr, and return its output."""
+    """Run a Python program; return its output. It must exit successfully and must not write to stderr."""
     command = [sys.executable, "-c", textwrap.dedent(text)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -369,7 +369,7 @@ def run_program(text: str) -> str:
 
 
 def close_sessions(connection: dbapi.Connection) -> None:
-    """Close all the user's sessions on the server, without using the connection's own methods."""
+    """Close all sessions of the user on the server, without using the connection's own methods."""
     transport = connection.client.transport
     connection.run(partial(transport.call, "POST", "editor/close_session", {"session": {"type": "duckdb"}}))
 
@@ -448,7 +448,7 @@ def test_program_does_not_wait_for_daemon_thread_calls(server: Server, connect: 
 
 @in_thread
 def test_program_waits_for_closes_by_the_client_thread(server: Server, connect: Connect):
-    """The garbage collector may also run in that thread, so objects that are still open are closed later."""
+    """The garbage collector may also run in the client's thread. Objects that are then still open are closed later."""
     token = connect.keywords["token"]  # pyright: ignore[reportFunctionMemberAccess]
     program = f"""
         import anyio

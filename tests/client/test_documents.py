@@ -1,4 +1,4 @@
-"""The shell examples in docs/clients.md and docs/authentication.md run as printed against a server."""
+"""The shell examples in docs/clients.md and docs/authentication.md run on a server as printed."""
 
 import asyncio
 import datetime as dt
@@ -26,7 +26,7 @@ needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="the tests 
 
 
 def block(document: str, heading: str, language: str = "sh") -> str:
-    """Return the section's only code block in that language. The section ends at the next heading of any level."""
+    """Return the only code block in this language in a section. The section ends at the next heading of any level."""
     text = (DOCS / document).read_text(encoding="utf-8")
     _, found, section = text.partition(f"\n{heading}\n")
     assert found, heading
@@ -36,7 +36,9 @@ def block(document: str, heading: str, language: str = "sh") -> str:
 
 
 async def run(script: str, directory: Path, **variables: str) -> "subprocess.CompletedProcess[str]":
-    """Run a script in `directory`. The shell stops at the first failure and finds this project's programs."""
+    """Run a shell script in `directory`. It stops at the first failing command, and finds this project's programs on
+    PATH.
+    """
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return await asyncio.to_thread(
         subprocess.run,
@@ -50,14 +52,14 @@ async def run(script: str, directory: Path, **variables: str) -> "subprocess.Com
 
 
 async def answered(script: str, directory: Path, **variables: str) -> dict[str, Any]:
-    """Run a script that must succeed; return the JSON that it prints."""
+    """Run a script; return the JSON that it prints. Fails if the script does."""
     ended = await run(script, directory, **variables)
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout)
 
 
 def beside(server: Server) -> dict[str, str]:
-    """Return settings that make commands use the server's database."""
+    """Return environment variables with which commands use the server's database."""
     desktop = server.api.services.settings.desktop
     return {
         "QUERYSERVER__DESKTOP__DATABASE__URL": desktop.database.dsn or "",
@@ -123,7 +125,7 @@ async def test_service_account_logs_in_only_with_its_token(server: Server, tmp_p
 
 
 async def test_tokens_of_another_issuer_are_explained(server: Server, tmp_path: Path):
-    """Uses the settings that the documentation shows, except for the address of the key server."""
+    """The test uses the settings in the documentation, except for the address of the key server."""
     script = block("authentication.md", "### Why is a token refused?")
     settings = block("authentication.md", "## Tokens of another issuer", "toml")
     printed = tomllib.loads(settings)["desktop"]["auth"]["jwt"]

@@ -1,4 +1,4 @@
-"""`db.files`: list, read and change files; upload and download whole files (issue 20, section 3)."""
+"""`db.files`: lists, reads and changes files, and uploads and downloads whole files (issue 20, section 3)."""
 
 import asyncio
 import fcntl
@@ -48,7 +48,9 @@ def names(directory: Path) -> list[str]:
 
 
 def replace_unnoticed(path: Path, content: bytes) -> None:
-    """Overwrite a file with content of the same length and keep its timestamps, so the change is undetectable."""
+    """Overwrite a file with content of the same length and keep its timestamps, so that its status does not reveal the
+    change.
+    """
     facts = path.stat()
     path.write_bytes(content)
     os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
@@ -130,7 +132,7 @@ async def test_taken_name_is_kept_unless_overwrite(db: Connection, server: Serve
             await db.files.upload(source, f"{folder}/taken.bin", part_bytes=PART)
         assert caught.value.code == "already_exists"
     assert stored(server, folder) == {"taken.bin": b"old"}
-    # The same upload is made twice; the second upload replaces the file written in between.
+    # The same upload is made twice. The second upload must replace the file that was written between them.
     for between in (b"one", b"two"):
         await db.files.upload(between, f"{folder}/taken.bin", overwrite=True)
         await db.files.upload(local, f"{folder}/taken.bin", overwrite=True, part_bytes=PART)
@@ -147,7 +149,7 @@ async def test_file_is_uploaded_to_store_root(server: Server):
 
 
 class Once(io.RawIOBase):
-    """A stream that can be read only once, such as a pipe."""
+    """A stream that can be read only once, like a pipe."""
 
     def __init__(self, content: bytes) -> None:
         self._left = io.BytesIO(content)
@@ -216,7 +218,8 @@ async def test_interrupted_download_completes(server: Server, folder: str, targe
         line.cuts.extend([Cut(of_answers=cut), Cut(of_requests=10), Cut(of_answers=cut // 2)])
         path = await db.files.download(f"{folder}/cut.bin", target / "cut.bin")
         assert line.connections >= 3
-        # Transfers were resumed, not restarted; bytes in transit when a connection was cut are sent again.
+        # Transfers were resumed, not restarted. Only bytes that were in transit when a connection was cut are sent
+        # again.
         assert line.answered_bytes < len(CONTENT) + cut // 2 + 400_000
     assert path.read_bytes() == CONTENT
     assert names(target) == ["cut.bin"]
@@ -250,7 +253,7 @@ async def test_later_process_resumes_download(server: Server, folder: str, targe
         kept = part.stat().st_size
         assert 3 * PART <= kept < len(CONTENT)
         assert part.read_bytes() == CONTENT[:kept]
-        # A partial file that another process is writing is left unchanged.
+        # A partial file is not changed while another process is writing it.
         with part.open("rb") as other:
             fcntl.flock(other, fcntl.LOCK_EX)
             await db.files.download(f"{folder}/a.bin", target / "b.bin", sha256=DIGEST)
@@ -340,7 +343,7 @@ async def test_pipe_never_receives_two_versions_mixed(server: Server, folder: st
 
     def change(done: int, size: int | None) -> None:
         (other := place.with_name("other")).write_bytes(CONTENT[::-1])
-        other.replace(place)  # readers of the old file keep reading the old content
+        other.replace(place)  # a reader that has opened the old file continues to read the old content
 
     async with proxy(server.url) as line, connect(line.url, token=await server.token(), retries=QUICK) as db:
         line.cuts.append(Cut(of_answers=3_000_000))
@@ -376,8 +379,8 @@ async def test_waiting_for_pipe_writer_can_be_canceled(db: Connection, folder: s
     uploading.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(uploading, 30)
-    writer = os.open(tmp_path / "pipe", os.O_RDWR | os.O_NONBLOCK)  # lets the thread that opens the pipe end
-    # The pipe has a writer, but the writer sends nothing.
+    writer = os.open(tmp_path / "pipe", os.O_RDWR | os.O_NONBLOCK)  # the thread that is opening the pipe can now end
+    # The pipe now has a writer, which sends nothing.
     uploading = asyncio.create_task(db.files.upload(tmp_path / "pipe", f"{folder}/pipe.bin"))
     await asyncio.sleep(0.1)
     uploading.cancel()
@@ -398,7 +401,7 @@ async def test_file_object_never_receives_truncated_content(db: Connection, serv
 
 
 class ProgramExit(Exception):
-    """Simulates the exit of the program in the middle of its work."""
+    """Simulates that the program exits in the middle of its work."""
 
 
 def is_part(request: httpx.Request) -> bool:
@@ -406,7 +409,7 @@ def is_part(request: httpx.Request) -> bool:
 
 
 class Busy(httpx.AsyncHTTPTransport):
-    """A transport that answers the first parts normally and all later parts with 503."""
+    """A transport that forwards the first parts of an upload, and responds to all later parts with 503."""
 
     def __init__(self, *, after: int) -> None:
         super().__init__()
@@ -421,7 +424,7 @@ class Busy(httpx.AsyncHTTPTransport):
 
 
 class PartCounter(httpx.AsyncHTTPTransport):
-    """A transport that counts the parts sent."""
+    """A transport that counts the parts of uploads that it sends."""
 
     parts = 0
 

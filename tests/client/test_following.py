@@ -26,7 +26,7 @@ with connect_sync() as db:
 
 
 def long_statement() -> str:
-    """Return a unique statement that would take minutes."""
+    """Return a unique statement that runs for five minutes."""
     return f"sleep 300.{random.randrange(10**9)}"
 
 
@@ -120,7 +120,7 @@ class TestCancel:
 
 
 class SlowEvents(httpx.AsyncHTTPTransport):
-    """The real transport, with delayed event streams."""
+    """The real transport, except that it delays event streams."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -154,7 +154,9 @@ class SlowStream(httpx.AsyncByteStream):
 
 class TestEvents:
     async def events_of(self, db: Connection, statement: str) -> list[str]:
-        """Submit a statement; return its log lines, its states in between, and whether it reported progress."""
+        """Submit a statement and read its events to the end; return its states. Its log lines must be complete, and it
+        must have reported progress.
+        """
         submitted = await db.submit("mysql", statement)
         lines, states, progressed = list[str](), list[str](), False
         async for event in submitted.events():
@@ -196,7 +198,7 @@ class TestEvents:
 
             now, slow.head_after_s, slow.first_after_s = 0.0, 0.0, 1.0
             db.transport.rest_of_events = Rest(60, 3600, lambda: now)
-            await self.events_of(db, "sleep 1.5 then rows 3")  # the client polls instead
+            await self.events_of(db, "sleep 1.5 then rows 3")  # the client polls the status instead
             slow.first_after_s = 0.0
             await self.events_of(db, "sleep 0.5 then rows 3")
             assert (slow.streams, db.transport.rest_of_events.is_on) == (2, True)

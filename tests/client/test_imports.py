@@ -1,4 +1,4 @@
-"""`db.imports`: importing a file into a table (issue 20, section 3)."""
+"""`db.imports`: imports a file into a table (issue 20, section 3)."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -130,7 +130,7 @@ async def test_interrupted_import_loads_rows_once(server: Server, sales: Path, c
 
 
 class ProgramExit(Exception):
-    """Simulates the exit of the program in the middle of its work."""
+    """Simulates that the program exits in the middle of its work."""
 
 
 async def test_abandoned_load_is_canceled_and_leaves_no_table(db: Connection, monkeypatch: pytest.MonkeyPatch):

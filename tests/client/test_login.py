@@ -1,4 +1,4 @@
-"""Logins with a password against a real server (issue 20, section 3)."""
+"""Logins with a password on a real server (issue 20, section 3)."""
 
 import httpx
 import pytest
@@ -9,7 +9,7 @@ from queryserver_client import AuthenticationError, Connection, PermissionDenied
 
 
 class TokenRecorder(httpx.AsyncHTTPTransport):
-    """The real transport, which records the tokens of calls."""
+    """The real transport, which also records the token of each call."""
 
     def __init__(self) -> None:
         super().__init__()

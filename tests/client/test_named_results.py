@@ -1,4 +1,4 @@
-"""Earlier results as tables, named as `{orders}` in a statement (Contract editor 6.5)."""
+"""Earlier results are used as tables. A statement refers to them by name, as in `{orders}` (Contract editor 6.5)."""
 
 import asyncio
 from uuid import uuid4

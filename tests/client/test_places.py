@@ -1,4 +1,4 @@
-"""Partial files of downloads: where they are stored, and when they are reused or removed."""
+"""The partial files of downloads: where they are stored, and when they are reused or removed."""
 
 import errno
 import fcntl
@@ -20,8 +20,8 @@ def names(directory: Path) -> list[str]:
 
 
 def written(target: Path, source: str, data: bytes, *, end: Callable[[Place], None] = Place.leave) -> int:
-    """Write `data` as a download of `source`, and end the download with `end`; return how many bytes of the partial
-    file were reused.
+    """Write `data` as a download of `source`, and complete or abandon it with `end`. Returns how many bytes of an
+    earlier partial file were reused.
     """
     place = Place(target, is_kept=True)
     file, kept = place.open(source)

@@ -1,4 +1,4 @@
-"""`qs` as its users start it: as processes against a real server (issue 20, section 4)."""
+"""`qs` as users start it: in processes of its own, with a real server (issue 20, section 4)."""
 
 import asyncio
 import json
@@ -149,7 +149,7 @@ async def test_api_token_is_a_login_within_its_scopes(server: Server, make: Make
     assert (listed.code, "files:read" in listed.err) == (1, True)
     wrong = await make()("login", server.url, "--token", "--stdin", stdin=f"{token[:-4]}AAAA\n")
     assert wrong.code == 3
-    # Logout ends the login on this machine, but does not revoke a token that other programs use.
+    # Logout removes the login from this machine. It does not revoke the token, which other programs may use.
     assert (await qs("logout")).code == 0
     async with connect(server.url, token=token) as db:
         assert await (await db.query("duckdb", "SELECT 2")).rows() == [(2,)]

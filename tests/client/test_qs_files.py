@@ -1,4 +1,4 @@
-"""`qs` with files: transfers between this machine and a server's stores, and imports (issue 20, section 4)."""
+"""`qs` with files: transfers between this machine and the server's stores, and imports (issue 20, section 4)."""
 
 import datetime as dt
 import os
@@ -63,7 +63,7 @@ async def test_killed_upload_is_resumed_by_next_process(server: Server, make: Ma
         qs = make(QUERYSERVER_URL=line.url, QUERYSERVER_TOKEN=await server.token())
         line.holds_answers_after = PART_BYTES
         killed = await qs.start("cp", str(tmp_path / "big.bin"), f"{folder}/")
-        # By then the server has three parts. `qs` sends three concurrently and has received no confirmation of any.
+        # By then the server has received three parts. `qs` sends three parts concurrently, and none has been confirmed.
         await until(lambda: line.held_answers == 3)
         os.kill(killed.pid, signal.SIGKILL)
         assert (await killed.end()).code == -signal.SIGKILL
@@ -87,7 +87,7 @@ async def test_root_content_is_copied_into_target_itself(qs: Qs, folder: str):
         assert (await qs("cp", root, str(target))).code == 2
         copied = await qs("cp", "-r", "-c", root, str(target))
         assert (copied.code, (target / below / "here" / "a.txt").read_text()) == (0, "a"), copied.err
-    # The folder "user" contains the home directories.
+    # The folder "user" contains the users' home directories.
     assert {path.name for path in back.iterdir()} - {"user"} == {"shared", "new"}
 
     inside = await qs("cp", "-r", ":/", f"{folder}/copy")

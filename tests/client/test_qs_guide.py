@@ -1,4 +1,4 @@
-"""docs/qs.md: its examples run as printed, and all commands and options it mentions exist."""
+"""The examples in docs/qs.md run as printed, and all commands and options that the page mentions exist."""
 
 import re
 import shlex
@@ -19,7 +19,7 @@ INSERT INTO sales VALUES (7, DATE '2023-01-31')"""
 
 
 def examples() -> list[list[str]]:
-    """Return the arguments of the printed calls that need only the table `sales`."""
+    """Return the arguments of those documented commands that need nothing but the table `sales`."""
     lines = re.findall(r"^(?:    )?(qs sql \w+ \".*)$", GUIDE.read_text(encoding="utf-8"), re.MULTILINE)
     return [shlex.split(line)[1:] for line in lines if "--keep" not in line and " -r " not in line]
 

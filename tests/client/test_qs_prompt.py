@@ -1,4 +1,4 @@
-"""The `qs sql` prompt, and other commands' output, through a pseudo terminal (issue 20, section 4)."""
+"""The prompt of `qs sql`, and the output of other commands, in a pseudo terminal (issue 20, section 4)."""
 
 import asyncio
 import fcntl
@@ -24,14 +24,14 @@ _CONTROLS = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\x1b\][^\x07]*\x07")
 
 @dataclass
 class Terminal:
-    """A program in a terminal of 100 columns; `text` is its whole output without control sequences."""
+    """A program in a terminal of 100 columns. `text` is its whole output without control sequences."""
 
     pid: int
     descriptor: int
     code: "asyncio.Task[bytes]"
     printed: bytearray = field(default_factory=bytearray)
     seen: int = 0
-    """Number of characters of `text` that earlier waits have consumed."""
+    """The position in `text` after the last match that was awaited."""
 
     def type(self, text: str) -> None:
         os.write(self.descriptor, text.encode())
@@ -47,7 +47,7 @@ class Terminal:
         return _CONTROLS.sub(b"", bytes(self.printed)).decode(errors="replace")
 
     async def shows(self, text: str) -> None:
-        """Wait until the text is printed after the text that was awaited before it."""
+        """Wait until `text` has been printed after the last match."""
         try:
             await until(lambda: text in self.text[self.seen :])
         except TimeoutError:
@@ -55,14 +55,14 @@ class Terminal:
         self.seen = self.text.index(text, self.seen) + len(text)
 
     async def enter(self, text: str, answer: str = "", *, prompt: str = "mysql>") -> None:
-        """Type the text at the prompt; wait for `answer` if it is given."""
+        """Wait for the prompt, type the text and press Enter. If `answer` is given, wait until it is printed."""
         await self.shows(prompt)
         self.type(f"{text}\r")
         if answer:
             await self.shows(answer)
 
     async def end(self) -> int:
-        """Wait until all output has been read; return the exit code."""
+        """Wait for the program's end; return its exit code."""
         async with asyncio.timeout(60):
             return int(await self.code)
 
@@ -93,7 +93,7 @@ async def test_prompt_runs_multiline_statements_and_ctrl_c_cancels_in_engine(ser
         shown.type("second;\r")
         await shown.shows("(1 row)")
         await shown.enter("set x 7;", "done")
-        await shown.enter("get x;", "(1 row)")  # in the same session, so the setting is still in effect
+        await shown.enter("get x;", "(1 row)")  # the setting is still in effect, because the session is the same
         await shown.enter("fail badly;", "qs: badly")
 
         cancels = server.engine.cancels
@@ -125,7 +125,7 @@ async def test_termination_signal_cancels_statement_and_closes_prompt_session(se
         os.kill(shown.pid, signal.SIGTERM)
         assert await shown.end() == 128 + signal.SIGTERM
         assert "Traceback" not in shown.text
-    # SIGTERM while prompt_toolkit reads the history, which it does in a separate task.
+    # This SIGTERM is sent while prompt_toolkit reads the history in a separate task.
     history = Path(qs.environment["QUERYSERVER_CONFIG_DIR"]) / "history"
     history.write_text("".join(f"\n# then\n+select {number};\n" for number in range(400_000)))
     async with terminal(qs, "sql", "mysql") as shown:
@@ -133,13 +133,13 @@ async def test_termination_signal_cancels_statement_and_closes_prompt_session(se
         os.kill(shown.pid, signal.SIGTERM)
         assert await shown.end() == 128 + signal.SIGTERM
         assert "Traceback" not in shown.text
-    # The library uses a different application for terminals without control sequences.
+    # prompt_toolkit runs differently in terminals that have no control sequences.
     async with terminal(qs, "sql", "mysql", term="dumb") as shown:
         await shown.shows("mysql>")
         os.kill(shown.pid, signal.SIGTERM)
         assert await shown.end() == 128 + signal.SIGTERM
     async with connect(server.url, token=qs.environment["QUERYSERVER_TOKEN"]) as db:
-        # All sessions are closed: closing all sessions of a type returns null if none is open (Contract editor 9.2).
+        # No session has remained open, because closing all sessions of a type returns null (Contract editor 9.2).
         closed = await db.transport.call("POST", "editor/close_session", {"session": {"type": "mysql"}})
     assert closed["session"]["session"] is None
 
@@ -151,7 +151,7 @@ async def test_prompt_completes_server_names_and_describes_tables(qs: Qs):
     async with terminal(qs, "sql", "duckdb") as shown:
         await shown.shows("duckdb>")
         shown.type("select qs_c")
-        await shown.shows("qs_completed")  # suggested below the input line
+        await shown.shows("qs_completed")  # suggested below the prompt
         shown.type("\t\x03")
         await shown.shows("duckdb>")
         shown.type("select * from qs_completed where ident")

@@ -1,4 +1,4 @@
-"""`query`: from the text of a statement to its rows, in every form (issue 20, section 3)."""
+"""`query`: from a statement to its rows, in every format (issue 20, section 3)."""
 
 import asyncio
 import datetime as dt
@@ -50,7 +50,7 @@ async def test_small_result_arrives_with_execute_response(db: Connection):
 
 
 class PagelessTransport(httpx.AsyncHTTPTransport):
-    """The real transport, whose result pages all fail."""
+    """The real transport, except that all requests for result pages fail."""
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         if request.url.path.endswith("fetch_result_data"):
@@ -126,7 +126,7 @@ async def test_data_unsupported_by_polars_is_a_client_error(db: Connection):
 
 
 class Panic(BaseException):
-    """Stands in for pyo3_runtime.PanicException."""
+    """Replaces pyo3_runtime.PanicException, which is not a subclass of Exception."""
 
 
 def panicking(_table: object) -> None:
@@ -272,7 +272,7 @@ async def test_script_is_refused_if_server_would_run_only_its_first_statement(se
         return httpx.Request(request.method, request.url, headers=headers, json=fields)
 
     class Old(httpx.AsyncHTTPTransport):
-        """Simulates an earlier server version that does not return the field."""
+        """Simulates an older server version, which does not know the field `run_all`."""
 
         async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
             if not request.url.path.endswith("/execute/duckdb"):
@@ -362,7 +362,7 @@ async def test_rows_and_downloads_need_only_httpx(server: Server, target: Path):
 
 @in_thread
 def test_garbage_collected_iterator_waits_for_nothing():
-    """The iterator must not wait, because its thread may hold a lock that the loop needs to close it."""
+    """The iterator must not wait for its end, because its thread may hold a lock that the loop needs for closing it."""
     loop, held, closed = Loop(), threading.Lock(), threading.Event()
 
     async def numbers() -> AsyncIterator[int]:

@@ -1,4 +1,4 @@
-"""The examples in clients/python/README.md about files, imports and metadata run as printed."""
+"""The examples about files, imports and metadata in clients/python/README.md run as printed."""
 
 import ast
 import asyncio

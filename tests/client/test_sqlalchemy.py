@@ -1,4 +1,4 @@
-"""The SQLAlchemy dialects, and tools that build on them (issue 20, section 5)."""
+"""The SQLAlchemy dialects, and tools that are based on them (issue 20, section 5)."""
 
 import datetime as dt
 import gc
@@ -40,13 +40,13 @@ ENGINES = ("duckdb", "postgresql", "sqlite")
 
 @pytest.fixture
 async def url(server: Server) -> str:
-    """The URL of a new user, with a placeholder for the connector. The token is the password."""
+    """The URL of a new user, in which `%s` stands for the connector. The password is the user's token."""
     return f"queryserver://:{await server.token()}@{server.url.removeprefix('http://')}/%s?scheme=http"
 
 
 @pytest.fixture(params=ENGINES)
 def engine(request: pytest.FixtureRequest, url: str) -> sa.Engine:
-    """An engine of a new user. It has made no calls yet, so the test may run in a thread."""
+    """An SQLAlchemy engine of a new user. It has not made a call yet, so a test may use it in another thread."""
     return sa.create_engine(url.replace("queryserver:", f"queryserver+{request.param}:") % request.param)
 
 
@@ -167,7 +167,7 @@ def test_connection_garbage_collected_in_client_thread_is_replaced(
         async def collect() -> None:
             found = held.pop().connection.dbapi_connection
             assert isinstance(found, dbapi.Connection)
-            # The thread of one loop must not wait for another loop, because both could wait for each other.
+            # The thread of one loop must not wait for another loop, because each could wait for the other.
             assert found._client.loop.must_not_wait
             del found
             gc.collect()
@@ -192,7 +192,7 @@ def test_connection_garbage_collected_in_client_thread_is_replaced(
 def test_connection_garbage_collected_during_call_is_replaced(
     engine: sa.Engine, items: sa.Table, monkeypatch: pytest.MonkeyPatch
 ):
-    """The garbage collector may run while the thread holds a lock that the loop needs to end the wait."""
+    """The garbage collector may run while its thread holds a lock that the loop needs to end the wait."""
     items.metadata.create_all(engine)
     allocate = threading._allocate_lock  # pyright: ignore[reportAttributeAccessIssue] which Condition.wait calls
     with engine.connect() as connection:
@@ -512,7 +512,7 @@ def test_connector_names_are_resolved_as_on_server():
 
 @pytest.fixture
 async def suite_url(tmp_path: Path, database_dsn: str, tcp_open: EmbeddedPostgres) -> AsyncIterator[str]:
-    """The URL of a separate server, because the suite drops all tables that it finds."""
+    """The URL of a new server. The suite drops all tables that it finds, so no other test uses the server."""
     admin, name = tcp_open.admin_dsn(), f"suite_{uuid4().hex[:8]}"
     await execute(admin, f"CREATE ROLE {name} LOGIN PASSWORD 'planted-secret'")
     await execute(admin, f"CREATE DATABASE {name} TEMPLATE template0 OWNER {name}")
@@ -529,5 +529,5 @@ async def suite_url(tmp_path: Path, database_dsn: str, tcp_open: EmbeddedPostgre
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("engine", ENGINES if WIDTH else ENGINES[:1])
 async def test_sqlalchemy_dialect_suite_passes(suite_url: str, engine: str):
-    """Runs the whole suite. `make dialects` also runs it on the other engines; each run takes about three minutes."""
+    """Runs the whole suite, which takes about three minutes. `make dialects` also runs it on the other engines."""
     await run_suite(suite_url % (engine, engine))

@@ -1,4 +1,4 @@
-"""The SQLAlchemy dialects on engines that are started separately: types, parameters, reflection, pandas."""
+"""The SQLAlchemy dialects on separately started engines: types, parameters, reflection, and pandas."""
 
 import datetime as dt
 import json
@@ -34,7 +34,7 @@ ROW = {
 async def url_of(
     tmp_path_factory: pytest.TempPathFactory, name: str, settings: dict[str, object]
 ) -> AsyncIterator[str]:
-    """Yield the URL of a server with a connector of that name."""
+    """Start a server that has a connector with this name; yield the connector's URL."""
     environment = {
         "QUERYSERVER_ADMIN_PASSWORD": PASSWORD,
         "QUERYSERVER__EDITOR__MAX_SESSIONS_PER_USER": "500",
@@ -104,7 +104,9 @@ def values_table(name: str, **key: bool) -> sa.Table:
 
 
 def check_reading_and_writing(engine: sa.Engine, table: sa.Table, row: dict[str, object] = ROW) -> None:
-    """Check a row with a value of every type, a row of nulls, and several hundred rows read as pages."""
+    """Check that a row with a value of every type, a row of nulls, and several hundred further rows are written and
+    read.
+    """
     table.create(engine)
     nulls = dict.fromkeys(row) | {"id": 8, "name": "none"}
     with engine.begin() as connection:
@@ -115,7 +117,7 @@ def check_reading_and_writing(engine: sa.Engine, table: sa.Table, row: dict[str,
         found = connection.execute(sa.select(table).where(table.c.id == 7)).mappings().one()
         assert dict(found) == row
         assert dict(connection.execute(sa.select(table).where(table.c.name == "none")).mappings().one()) == nulls
-        # Phoenix cannot compare a string with a timestamp.
+        # Phoenix cannot compare strings with timestamps.
         compared = row if engine.dialect.name != "phoenix" else row | {"moment": None}
         same = sa.and_(*(table.c[name] == value for name, value in compared.items() if value is not None))
         assert connection.scalars(sa.select(table.c.id).where(same)).all() == [7]
@@ -143,7 +145,7 @@ def check_reflection(engine: sa.Engine, table: sa.Table) -> None:
 
 
 def check_names(engine: sa.Engine) -> None:
-    """Check names that are reserved words, and names that are valid only in quotes."""
+    """Check that names work if they are reserved words or are valid only in quotes."""
     names = "select", "order", "value", "user", "timestamp", "column", "_hidden", "2nd"
     columns = [sa.Column(name, sa.Integer, autoincrement=False) for name in names]
     table = sa.Table("table", sa.MetaData(), sa.Column("key", sa.Integer, primary_key=True), *columns)
@@ -167,7 +169,7 @@ def check_pandas(engine: sa.Engine, *, counts_rows: bool = True) -> None:
     pd.testing.assert_frame_equal(pd.read_sql_table("frame", engine).sort_values("n", ignore_index=True), frame)
     sizes = [len(part) for part in pd.read_sql("SELECT n FROM frame", engine, chunksize=100)]
     assert sizes == [100, 100, 50]
-    frame.head(3).to_sql("frame", engine, if_exists="replace")  # the frame's index becomes a column
+    frame.head(3).to_sql("frame", engine, if_exists="replace")  # the frame's index is read as a column
     assert pd.read_sql("SELECT * FROM frame", engine, index_col="index")["word"].sort_index().to_list() == [
         "w0",
         "w1",
@@ -177,7 +179,7 @@ def check_pandas(engine: sa.Engine, *, counts_rows: bool = True) -> None:
 
 
 def check_keys_and_constraints(engine: sa.Engine, default: str | None) -> None:
-    """Check that a table with all kinds of constraints can be created and filled, even if the engine ignores
+    """Check that a table with all kinds of constraints can be created and filled, even if the engine ignores the
     constraints.
     """
     tables = sa.MetaData()
@@ -207,10 +209,10 @@ def check_keys_and_constraints(engine: sa.Engine, default: str | None) -> None:
 def written_and_reflected(
     url: str, name: str, table: sa.Table, row: dict[str, object] = ROW, default: str | None = None
 ) -> Iterator[sa.Engine]:
-    """Yield an engine whose table was written, read and reflected. Afterward drop the table and create one with
+    """Write, read and reflect the table, and yield the engine. Afterward, drop the table and check a table with
     constraints.
 
-    `default` is a column default, for engines that support defaults.
+    `default` is the default of a column if the engine supports defaults.
     """
     engine = sa.create_engine(url)
     assert engine.dialect.name == name

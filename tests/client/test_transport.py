@@ -1,4 +1,4 @@
-"""Retries of calls, and credentials, against a scripted server (issue 20, section 3)."""
+"""Retries and credentials of calls, with a scripted server (issue 20, section 3)."""
 
 import traceback
 from collections.abc import Callable
@@ -50,9 +50,7 @@ async def test_waiting_for_own_connection_is_not_a_failure():
 
 
 def shown(error: BaseException | None) -> str:
-    """Return the messages of an error and its causes, and the local variables of this package's frames in their
-    tracebacks.
-    """
+    """Return the messages of an error and its causes, with all local variables of this package in their tracebacks."""
     texts: list[str] = []
     while error is not None:
         traced = traceback.TracebackException.from_exception(error, capture_locals=True)
@@ -64,7 +62,7 @@ def shown(error: BaseException | None) -> str:
 
 
 class ScriptedTransport:
-    """A transport that sends its responses in order, then repeats the last one."""
+    """A transport that returns or raises its answers in order, and repeats the last one."""
 
     def __init__(self, *answers: Answer) -> None:
         self.answers = list(answers)
@@ -174,7 +172,7 @@ async def test_retry_time_is_limited(monkeypatch: pytest.MonkeyPatch):
         nonlocal now
         now += seconds
 
-    # A fake clock, which other load on the machine does not affect.
+    # Replace the clock, so that other load on the machine does not affect the retries.
     monkeypatch.setattr("queryserver_client.retries.anyio", SimpleNamespace(current_time=lambda: now, sleep=sleep))
     server = ScriptedTransport(PROXY_PAGE)
     async with db_of(server, retries=Retries(total_s=0.2, first_s=0.01)) as db:
@@ -218,7 +216,7 @@ def test_pause_doubles_with_consecutive_failures_and_resets_on_success():
     lengths: list[float] = []
     for _ in range(4):
         rest.failed()
-        rest.failed()  # at the same time
+        rest.failed()  # another failure at the same time
         began = now
         while rest.is_on:
             now += 1

@@ -1,4 +1,4 @@
-"""Values sent to the server and returned without loss of digits (issue 20, section 3)."""
+"""Values are sent to the server and returned without any loss of digits (issue 20, section 3)."""
 
 import datetime as dt
 import json

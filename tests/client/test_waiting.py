@@ -1,4 +1,6 @@
-"""Obstacles between a client and its server: proxies, the limit on concurrent waits, certificates."""
+"""What can delay or end a client's calls on the way to the server: proxies, the limit on concurrent waits,
+certificates.
+"""
 
 import asyncio
 import json
@@ -18,18 +20,20 @@ from queryserver_client.dbapi.connection import _begins, _words
 
 
 def a_sleep(seconds: float) -> str:
-    """Return a unique sleep statement."""
+    """Return a unique statement that sleeps for about this many seconds."""
     return f"sleep {seconds}{random.randrange(10**9)} then rows 1"
 
 
 class Impatient(httpx.AsyncHTTPTransport):
-    """A proxy that ends calls after one second, either with 504 or by closing the connection."""
+    """A proxy that ends each call after about one second, either with an error response or by closing the
+    connection.
+    """
 
     def __init__(self, *, end: Callable[[], httpx.Response]) -> None:
         super().__init__()
         self.end = end
         self.waits: list[float] = []
-        """The wait in seconds that each call requested."""
+        """The wait in seconds that each call has requested."""
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         self.waits += [wait] if (wait := json.loads(request.content or b"{}").get("wait")) else []
@@ -69,7 +73,7 @@ async def test_statement_outlasting_proxy_timeout_runs_once_to_completion(
         assert len(line.waits) > 1
         await db.query("mysql", "rows 1")
         assert max(line.waits[1:]) < 2
-        # The cut may have been accidental, so later calls request the full wait again.
+        # The proxy may have ended the call for another reason, so later calls request the full wait again.
         monkeypatch.setattr(db.transport, "_held_shorter_until", 0.0)
         await db.query("mysql", "rows 1")
         assert line.waits[-1] == 30
@@ -79,7 +83,7 @@ async def test_statements_beyond_wait_limit_all_succeed(server: Server, monkeypa
     monkeypatch.setattr("queryserver_client.events._POLL_S", 0.1)
     monkeypatch.setattr(server.api.services.streams, "max_per_user", 2)
     statements = [a_sleep(0.3) for _ in range(12)]
-    # Refused waits must be retried, and must not be mistaken for a proxy that holds back events.
+    # Refused waits must be retried. They must not be mistaken for a sign that a proxy holds back events.
     async with connect(server.url, token=await server.token(), retries=Retries(total_s=60)) as db:
 
         async def followed(statement: str) -> object:
@@ -114,7 +118,7 @@ async def test_unconfirmed_submission_is_found_by_its_key(server: Server):
 
 
 async def test_statement_whose_response_was_lost_is_found_by_its_key(server: Server):
-    """The first response did arrive, and reported that the statement was running."""
+    """The first response did arrive. It reported that the statement was running."""
     statement, is_cut = a_sleep(0.5), asyncio.Event()
 
     class Cut(httpx.AsyncHTTPTransport):
@@ -246,7 +250,7 @@ def test_transaction_statements_are_recognized(sql: str, begins: bool | None):
 
 
 def new_table(connection: dbapi.Connection) -> str:
-    """Create an empty table with one column, `id`, and return its name."""
+    """Create an empty table with the single column `id`; return its name."""
     name = f"t_{random.randrange(10**9)}"
     connection.execute(f"CREATE TABLE {name} (id INTEGER)")
     connection.commit()
@@ -254,7 +258,7 @@ def new_table(connection: dbapi.Connection) -> str:
 
 
 class TestTransactions:
-    """DB-API transactions whose first call fails in transit."""
+    """DB-API transactions, in most of which a response is lost in transit."""
 
     async def test_possibly_begun_transaction_is_ended_before_next(self, server: Server):
         token = await server.token()

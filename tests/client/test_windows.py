@@ -1,4 +1,4 @@
-"""Large results as Arrow, read in several concurrent windows (issue 20, 3)."""
+"""Large results are read as Arrow in several concurrent windows (issue 20, 3)."""
 
 import asyncio
 import random
@@ -18,8 +18,8 @@ from queryserver_client.downloads import Download
 
 MIXED = "SELECT i AS n, 'row ' || i AS t, i / 7.0 AS f FROM range({}) AS r(i)"
 CONVERTED = "SELECT union_value(n := i) AS u, i AS n FROM range({}) AS r(i)"
-"""A column whose type in downloads differs from its stored type, so the file must be generated and its size is not
-known in advance.
+"""The type of the column `u` differs between downloads and the stored result. Therefore the file must be generated, and
+its size is not known in advance.
 """
 ROWS = 100_000
 
@@ -81,7 +81,7 @@ async def test_stopped_reader_leaves_no_open_request(db: Connection):
     assert not under_way()
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(_slowly(found), 0.2)
-    # Generators that were not waiting for rows are closed by the loop in its next iterations.
+    # Other generators, which were not waiting for rows, are closed in the next iterations of the loop.
     await until(lambda: not under_way())
     assert (await found.arrow()).num_rows == ROWS
 
@@ -94,7 +94,7 @@ async def test_result_deleted_during_the_read_is_an_error(server: Server, db: Co
 
 
 async def test_truncated_range_is_not_end_of_result(server: Server):
-    """Simulates an intermediary that answers a range request with fewer bytes than requested, or with none."""
+    """Simulates an intermediary that shortens the responses to range requests."""
 
     def shortened(request: httpx.Request, response: httpx.Response) -> httpx.Response:
         if "Range" not in request.headers or request.headers["Range"].startswith("bytes=0-"):
@@ -128,7 +128,7 @@ async def test_result_is_read_whole_if_ranges_are_unavailable(server: Server):
 
 
 async def test_refusal_of_large_result_gives_reason(db: Connection):
-    """The size is requested with HEAD, whose response has no body for the reason."""
+    """The client requests the size with HEAD, and the response to HEAD has no body that could contain the reason."""
     found = await db.query("duckdb", MIXED.format(ROWS), limit=ROWS)
     await found.close()
     with pytest.raises(ApiError) as refused:
@@ -137,7 +137,7 @@ async def test_refusal_of_large_result_gives_reason(db: Connection):
 
 
 async def test_highly_compressed_rows_are_not_all_in_memory_together(db: Connection):
-    """A megabyte in transit can become a gigabyte of rows in memory."""
+    """One megabyte in transit can become one gigabyte of rows in memory."""
     rows = 1_000_000
     found = await db.query("duckdb", f"SELECT repeat('the same', 20) AS t FROM range({rows})", limit=rows)
     before, peak, read = pa.total_allocated_bytes(), 0, 0
@@ -167,7 +167,7 @@ async def test_batches_before_a_failure_are_returned(db: Connection, monkeypatch
 async def test_corrupt_data_is_a_client_error(db: Connection):
     found = await db.query("duckdb", MIXED.format(ROWS), limit=ROWS)
     content = bytearray(b"".join([chunk async for chunk in arrow_bytes(found)]))
-    place = content.index(b"\x04\x22\x4d\x18", 5000)  # the magic number of an lz4-compressed buffer
+    place = content.index(b"\x04\x22\x4d\x18", 5000)  # the magic number of a buffer that is compressed with lz4
     content[place : place + 4] = b"\0" * 4
 
     async def damaged() -> AsyncGenerator[bytes, None]:
@@ -181,7 +181,7 @@ Change = Callable[[httpx.Request, httpx.Response], httpx.Response]
 
 
 class _Between(httpx.AsyncBaseTransport):
-    """A transport that changes responses in transit."""
+    """A transport that changes the responses to downloads."""
 
     def __init__(self, change: Change) -> None:
         self._change = change
@@ -202,7 +202,7 @@ class _Between(httpx.AsyncBaseTransport):
 
 @asynccontextmanager
 async def changed(server: Server, change: Change) -> AsyncGenerator[Connection]:
-    """Yield a connection whose downloads are changed in transit."""
+    """Yield a connection on which `change` is applied to the responses to downloads."""
     async with connect(server.url, token=await server.token(), retries=QUICK) as db:
         before, db.transport._http._transport = db.transport._http._transport, _Between(change)
         yield db
@@ -214,7 +214,7 @@ def arrow_bytes(found: result.Result) -> AsyncGenerator[bytes, None]:
 
 
 def under_way() -> list[str]:
-    """Return the names of the windows that are being read."""
+    """Return the names of all tasks that read windows."""
     return [task.get_name() for task in asyncio.all_tasks() if task.get_name() == windows._TASK]
 
 

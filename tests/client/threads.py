@@ -1,4 +1,4 @@
-"""Support for tests of the blocking clients, which run in a thread because the server runs in the tests' event loop."""
+"""Runs tests of the blocking clients in a thread, because the server runs in the event loop of the tests."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def in_thread(test: Callable[..., None]) -> Callable[..., Awaitable[None]]:
-    """Make a blocking test run in a thread."""
+    """Decorate a blocking test, so that it runs in a thread."""
 
     @wraps(test)
     async def run(*case: Any, **fixtures: Any) -> None:

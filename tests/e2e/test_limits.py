@@ -33,32 +33,31 @@ LONG = {
 async def place(
     postgres: EmbeddedPostgres, tcp_open: EmbeddedPostgres, migrated_template: str, tmp_path_factory
 ) -> AsyncIterator[Installation]:
-    """One installation for all tests in this file."""
+    """The installation that all tests in this file share."""
     async with installed(postgres, migrated_template, tmp_path_factory.mktemp("limits")) as place:
         yield place
 
 
 @pytest.fixture(scope="module")
 async def node(place: Installation) -> AsyncIterator[Node]:
-    """A server with a low limit on result bytes, for all tests in this file."""
-    # Background work of the server itself must not be mistaken for an orphaned statement.
+    """A server with a low limit on the size of results. All tests in this file share it."""
+    # The server's own background work must not be mistaken for an orphaned statement.
     settings = {"editor__result_max_bytes": str(200 * MIB), "metadata__index__enabled": "false"}
-    # Long enough that the server never abandons a statement that an engine does not stop.
+    # The server waits so long that it never abandons a canceled statement before its engine has stopped it.
     async with place.server(**settings, editor__cancel_wait_s="60") as node:
         yield node
 
 
 @pytest.fixture
 async def watcher(postgres: EmbeddedPostgres, node: Node) -> Watcher:
-    """Return a function that checks whether an engine is still working on a statement with the given marker."""
+    """A function that returns whether an engine is still working on the statement with the given marker."""
     server = psutil.Process(node.process.pid)
 
     async def is_at_work(dialect: str, marker: str) -> bool:
         if dialect == "postgresql":
             return await at_work(postgres.admin_dsn(), marker) > 0
-        # These engines compute in child processes of the server, so an orphaned statement shows up as CPU time. A
-        # thread of this test, which computes in parallel at a higher priority, measures how much CPU time is available
-        # meanwhile.
+        # These engines compute in child processes of the server, so an orphaned statement uses CPU time there. A thread
+        # of this test computes in parallel at a higher priority. It measures how much CPU time is available meanwhile.
         before = spent_by_engines(server)
         ours = await asyncio.to_thread(compute, 0.5)
         return spent_by_engines(server) - before > ours / 20
@@ -84,7 +83,7 @@ async def test_short_wait_returns_running_statement(node: Node) -> None:
         to_cancel.append(body["history_uuid"])
         state = body["query_status"]["state"]
         assert state in {"waiting", "running"}
-        # A statement that has not even started was delayed by other load.
+        # If the statement has not even started, it was delayed by other load.
         return took_s if state == "running" else math.inf, None
 
     to_cancel: list[str] = []
@@ -149,7 +148,7 @@ async def test_canceling_running_statement_stops_engine(node: Node, watcher, dia
     marker = f"{call} {dialect}"
     operation = await node.submit(dialect, LONG[dialect].format(marker=marker))
     await node.until(operation, lambda status: status["state"] == "running")
-    # The engine begins to work shortly after the state becomes running.
+    # The engine starts to work shortly after the state has become running.
     await eventually(lambda: watcher(dialect, marker))
     answer = await node.post_ok(f"editor/{call}", operationId=operation)
     assert (answer["status"], answer["result"]["status"]) == (0, 0)
@@ -192,7 +191,7 @@ async def test_unclosed_statements_leave_only_their_spool(place: Installation, n
     await asyncio.sleep(1)
     after = held_by(server)
     for what, number in after.items():
-        # Pools may grow slightly over time, but a leak in every twentieth statement would exceed this limit.
+        # Pools may grow slightly over time. A leak in every twentieth statement would exceed this limit.
         assert number < before[what] + 15, what
     started = await node.submit("postgresql", "SELECT 1; SELECT 2", user="eve")
     assert await node.state(started, user="eve", wait=30) == "available"
@@ -247,8 +246,9 @@ async def test_setting_applies_only_in_its_script(node: Node) -> None:
 
 
 async def is_quiet(watcher: Watcher, dialect: str, marker: str) -> bool:
-    """Return whether the statement has no work left on the engine. An orphaned statement persists, whereas the server's
-    other work is brief.
+    """Return whether the engine has stopped working on the statement.
+
+    The check is repeated, because an orphaned statement keeps working, whereas the server's other work is brief.
     """
     for _ in range(3):
         if not await watcher(dialect, marker):
@@ -257,7 +257,7 @@ async def is_quiet(watcher: Watcher, dialect: str, marker: str) -> bool:
 
 
 def spent_by_engines(server: psutil.Process) -> float:
-    """Return the CPU seconds that the processes of local databases have used."""
+    """Return the CPU seconds that the server's processes for local databases have used."""
     spent = 0.0
     for child in server.children():
         with suppress(psutil.NoSuchProcess):
@@ -268,7 +268,7 @@ def spent_by_engines(server: psutil.Process) -> float:
 
 
 def compute(processor_s: float) -> float:
-    """Compute until this thread has used that much CPU time; return the amount actually used."""
+    """Hash bytes until this thread has used the given CPU time in seconds; return the time that it has used."""
     began, block = time.thread_time(), bytes(256 * 1024)
     while (spent := time.thread_time() - began) < processor_s:
         hashlib.sha256(block).digest()  # hashing releases the interpreter lock
@@ -276,7 +276,7 @@ def compute(processor_s: float) -> float:
 
 
 async def many(node: Node, number: int) -> None:
-    """Run this many statements to completion, a few concurrently, without closing any."""
+    """Run this many statements to completion, ten of them concurrently, without closing them."""
 
     async def one(place: int) -> None:
         dialect = ("postgresql", "sqlite", "duckdb")[place % 3]
@@ -294,7 +294,7 @@ async def many(node: Node, number: int) -> None:
 
 
 def held_by(process: psutil.Process) -> dict[str, int]:
-    """Return the numbers of threads, files, connections and other resources that a process holds."""
+    """Return the numbers of threads, files, connections and child processes that a process holds."""
     return {
         "threads": process.num_threads(),
         "files": process.num_fds(),
@@ -304,7 +304,7 @@ def held_by(process: psutil.Process) -> dict[str, int]:
 
 
 class Peak:
-    """A process's peak memory, relative to its initial memory."""
+    """A process's peak memory, compared with its memory at the start."""
 
     def __init__(self, process: psutil.Process) -> None:
         self._process = process
@@ -320,7 +320,7 @@ class Peak:
 
 @asynccontextmanager
 async def peak_of(process: psutil.Process) -> AsyncIterator[Peak]:
-    """Sample a process's memory until the context exits."""
+    """Sample a process's memory until the context exits; yield its peak."""
     peak = Peak(process)
 
     async def look() -> None:
@@ -338,14 +338,14 @@ async def peak_of(process: psutil.Process) -> AsyncIterator[Peak]:
 
 
 class Gap:
-    """The longest period without a response."""
+    """The longest time in seconds that the server took to respond."""
 
     seconds = 0.0
 
 
 @asynccontextmanager
 async def longest_gap(node: Node) -> AsyncIterator[Gap]:
-    """Call the server every 20 ms until the context exits."""
+    """Call the server every 20 ms until the context exits; yield the longest response time."""
     gap = Gap()
 
     async def probe() -> None:

@@ -1,4 +1,4 @@
-"""`make run` as a new developer uses it: first start, interruptions, and restarts."""
+"""`make run` as a new developer uses it: the first start, interruptions, and restarts."""
 
 import asyncio
 import os
@@ -26,8 +26,8 @@ PASSWORD = re.compile(r"\b[A-Za-z0-9_-]{20}\b")
 
 @asynccontextmanager
 async def make_run(data_dir: Path, *, admin_password: str | None = None) -> AsyncIterator[ServerProcess]:
-    """Start `make run` on a free port and wait until the server is alive. It uses the tests' environment and installs
-    nothing.
+    """Start `make run` on a free port and wait until the server is alive. It uses the environment of the tests, so it
+    installs nothing.
     """
     port = free_port()
     command = ["make", "-C", str(PROJECT), "run", f"PORT={port}", f"QUERYSERVER_DATA_DIR={data_dir}"]
@@ -39,32 +39,32 @@ async def make_run(data_dir: Path, *, admin_password: str | None = None) -> Asyn
 
 
 def server_behind(make: ServerProcess) -> psutil.Process:
-    """Return the server process that `make` has started."""
+    """Return the server process, which is the only child of `make`."""
     (child,) = psutil.Process(make.pid).children()
     return child
 
 
 def printed_passwords(server: ServerProcess) -> list[str]:
-    """Return everything in the server's output that looks like a password."""
+    """Return all parts of the server's output that look like a password."""
     return [found for line in server.stdout.splitlines() if "assword" in line for found in PASSWORD.findall(line)]
 
 
 async def login(server: ServerProcess, password: str) -> int:
-    """Log in as the administrator; return the HTTP status."""
+    """Log in as the administrator; return the HTTP status of the response."""
     async with httpx.AsyncClient(base_url=server.base_url, timeout=10) as client:
         answer = await client.post("/api/v1/token/auth", json={"username": "admin", "password": password})
     return answer.status_code
 
 
 def postgres_runs(data_dir: Path) -> bool:
-    """Return whether any process of the data directory's embedded PostgreSQL is running."""
+    """Return whether any process of the embedded PostgreSQL in this data directory is running."""
     home = data_dir / "postgresql"
     secrets = load_or_create_secrets(home / "secrets.json", may_create=False)
     return bool(find_processes(PostgresCluster(home, None, home, secrets).name))
 
 
 async def postgres_ends(data_dir: Path) -> bool:
-    """Return whether PostgreSQL exits within 15 s."""
+    """Return whether the embedded PostgreSQL exits within 15 s."""
     for _ in range(150):
         if not postgres_runs(data_dir):
             return True
@@ -146,7 +146,7 @@ main()
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_stopped_run_leaves_no_processes(tmp_path: Path, number: signal.Signals):
-    """A service manager sends SIGTERM only to make; a terminal sends SIGINT to the whole process group."""
+    """A service manager sends SIGTERM only to make, whereas a terminal sends SIGINT to the whole process group."""
     data_dir = tmp_path / "data"
     async with make_run(data_dir) as server:
         child = server_behind(server)
@@ -160,7 +160,9 @@ async def test_stopped_run_leaves_no_processes(tmp_path: Path, number: signal.Si
 
 
 async def test_stopped_server_closes_everything_and_exits_successfully(tmp_path: Path):
-    """If the signal killed the server, its statements would keep their leases, and PostgreSQL would still run."""
+    """If the signal ended the server immediately, its statements would keep their leases, and PostgreSQL would keep
+    running.
+    """
     data_dir = tmp_path / "data"
     async with running_server(data_dir) as server:
         assert await server.terminate() == 0

@@ -1,4 +1,4 @@
-"""The API reference and the root page in a real browser, under the pages' own content security policy (Contract
+"""The API reference and the root page in a real browser, which applies the pages' own content security policy (Contract
 platform 9.4).
 """
 
@@ -35,7 +35,7 @@ async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serv
 
 
 async def until(page: Page, condition: str) -> None:
-    """Wait until the JavaScript expression is true in the page; fail with the page's text on timeout."""
+    """Wait until a JavaScript expression is true in the page. On timeout, fail with the page's text."""
     try:
         await page.value(
             "new Promise((go, no) => { const end = Date.now() + 45000; const check = () => "
@@ -51,10 +51,10 @@ async def drawn(page: Page) -> None:
 
 
 async def photograph(page: Page, file: Path, size: tuple[int, int]) -> None:
-    """Save a screenshot; fail if the page is wider than the window."""
+    """Save a screenshot of the page in a window of this size. Fails if the page is wider than the window."""
     width, height = size
     await page.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
-    # Wait for two frames: the first recomputes the layout, and the second has painted it.
+    # In the first frame the browser recomputes the layout; when the second begins, the layout has been painted.
     await page.value("new Promise(go => requestAnimationFrame(() => requestAnimationFrame(go)))")
     assert await page.value("document.scrollingElement.scrollWidth") <= width
     picture = await page.screenshot()
@@ -73,7 +73,7 @@ def open_call(name: str) -> str:
 
 
 async def answered(page: Page, call: str) -> str:
-    """Return the HTTP status that the page shows for a call made with its "try it out" form."""
+    """Wait until a call made with the "try it out" form has a response; return the HTTP status that the page shows."""
     cell = f"{call}.querySelector('.live-responses-table tr.response .response-col_status')"
     await until(page, cell)
     return (await page.value(f"{cell}.innerText")).split()[0]
@@ -94,7 +94,7 @@ async def test_reference_shows_guide_tags_calls_fields_and_codes(
         tags = await page.value("[...document.querySelectorAll('.opblock-tag')].map(one => one.dataset.tag)")
         assert set(tags) == {tag["name"] for tag in document["tags"]}
 
-        # The call named in the URL is expanded and visible, with its curl command, fields and responses.
+        # The operation that the URL names is expanded and visible, with its curl command, fields and responses.
         call = open_call("editor-execute_on")
         await until(page, f"{call}.innerText.includes('ExecuteRequest')")
         top = await page.value(f"{call}.getBoundingClientRect().top")
@@ -156,7 +156,7 @@ async def test_reader_logs_in_and_tries_a_call_with_token(devtools: str, server:
         await until(page, f"{login}?.querySelector('.try-out__btn')")
         await page.value(f"{login}.querySelector('.try-out__btn').click()")
         await until(page, f"{login}.querySelector('textarea')")
-        # React overrides the element's setter, so the prototype's setter is called to make React notice the change.
+        # React overrides the element's setter. Only the prototype's setter lets React notice the change.
         body = json.dumps(json.dumps({"username": "admin", "password": PASSWORD}))
         setter = "Object.getOwnPropertyDescriptor(HTMLTextAreaElement.prototype, 'value').set"
         changed = "field.dispatchEvent(new Event('input', {bubbles: true}))"
@@ -226,7 +226,7 @@ async def test_root_page_explains_product_and_login(devtools: str, server: Serve
 
 
 async def printed(script: str, server: ServerProcess, directory: Path) -> str:
-    """Run the commands from the page in a shell; return their output."""
+    """Run the commands from the page in a shell; return their output. Fails if one of them does."""
     process = await asyncio.create_subprocess_exec(
         "bash", "-e", "-u", "-o", "pipefail", "-c", script,
         cwd=directory,

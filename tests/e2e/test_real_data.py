@@ -22,7 +22,7 @@ DATA = Path(vega_datasets.__file__).parent / "_data"
 
 @dataclass(frozen=True)
 class Source:
-    """A CSV file, and the SQL type of each of its columns."""
+    """A CSV file and the SQL types of its columns."""
 
     name: str
     types: Sequence[str]
@@ -48,7 +48,7 @@ STOCKS = Source("stocks", ["varchar(10)", "varchar(20)", "decimal(10, 2)"])
 
 
 class Session:
-    """A client that is logged in."""
+    """A client that is logged in as the administrator."""
 
     def __init__(self, http: httpx.AsyncClient) -> None:
         self.http = http
@@ -93,7 +93,7 @@ async def session(data_dir: Path) -> AsyncIterator[Session]:
 
 
 async def load(client: Session, dialect: str, source: Source) -> None:
-    """Load a file through the API with batches of INSERT statements, as a script would."""
+    """Load a file into a new table with batches of INSERT statements through the API, as a script would."""
     columns = ", ".join(f"{name} {kind}" for name, kind in zip(source.columns, source.types, strict=True))
     await client.run(dialect, f"CREATE TABLE {source.table} ({columns})")
     rows = source.rows
@@ -143,7 +143,9 @@ async def check_stocks(client: Session, dialect: str) -> None:
 
 
 async def check_airports(client: Session, operation_id: str) -> None:
-    """Check that names with quotes, commas and apostrophes are unchanged in pages and in the downloaded file."""
+    """Check that names with quotes, commas and apostrophes are the same in the result pages and in the downloaded
+    file.
+    """
     wanted = [[text or None for text in row[:4]] for row in AIRPORTS.rows]
     assert await client.rows(operation_id) == wanted
     downloaded = csv.reader(io.StringIO((await client.download(operation_id)).decode(), newline=""))

@@ -1,4 +1,4 @@
-"""Users' statements while a server is being stopped."""
+"""Users run statements while a server is being stopped."""
 
 import signal
 import time
@@ -18,7 +18,7 @@ SETTING = "QUERYSERVER__DESKTOP__SHUTDOWN_"
 
 
 async def call(server: ServerProcess, name: str, *, status: int = 200, **fields: object) -> dict[str, Any]:
-    """Make one editor call as the administrator, who logs in separately for it."""
+    """Make one editor call as the administrator. Each call logs in again."""
     async with httpx.AsyncClient(base_url=f"{server.base_url}/api/v1/", timeout=60) as client:
         login = await client.post("token/auth", data={"username": "admin", "password": PASSWORD})
         client.headers["Authorization"] = f"Bearer {login.raise_for_status().json()['access']}"
@@ -29,8 +29,8 @@ async def call(server: ServerProcess, name: str, *, status: int = 200, **fields:
 
 
 async def stop_signal_received(server: ServerProcess) -> None:
-    """Wait until the server reports that it is stopping. A readiness check may also fail for other reasons on a busy
-    machine.
+    """Wait until the server reports that it is stopping. The response code is checked, because a readiness check may
+    also fail for other reasons on a busy machine.
     """
     async with httpx.AsyncClient(base_url=server.base_url, timeout=60) as client:
 
@@ -82,7 +82,7 @@ async def test_server_serves_but_is_not_ready_during_delay(tmp_path: Path) -> No
         first = time.monotonic()
         body = await call(server, "execute/postgresql", statement="SELECT 1", wait=30)
         assert body["query_status"]["state"] == "available"
-        while time.monotonic() - first < 2.5:  # earlier readiness checks belong to the first signal
+        while time.monotonic() - first < 2.5:  # a second signal received earlier would be attributed to the first one
             await call(server, "check_status", operationId=body["history_uuid"])
         assert await server.terminate() == 0
         assert server.stderr.count('step="calls may finish"') == 1

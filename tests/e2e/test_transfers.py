@@ -1,4 +1,4 @@
-"""Copies and moves whose server is killed, and their takeover by the next server (Contract storage 7.5)."""
+"""A server is killed during a copy or move, and the next server takes the transfer over (Contract storage 7.5)."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
 pytestmark = pytest.mark.slow
 
-# Servers search for transfers of dead servers every ten seconds.
+# Every ten seconds, servers search for transfers whose server has exited.
 TAKEN_OVER_WITHIN_S = 60
 
 
@@ -43,7 +43,7 @@ def files_below(directory: Path) -> dict[str, bytes]:
 
 
 async def begin(node: Node, call: str, source: str, target: str) -> str:
-    """Start a copy or move without waiting for it; return its id."""
+    """Start a copy or move without waiting for its end; return the operation id."""
     started = await node.post(f"storage/{call}?wait=0", src_path=source, dest_path=target)
     assert started.status_code == 202, started.text
     return started.json()["operation_id"]
@@ -56,7 +56,7 @@ async def operation_body(node: Node, operation: str) -> dict[str, Any]:
 
 
 async def settled(node: Node, place: Installation, operation: str) -> dict[str, Any]:
-    """Expire the dead server's leases, wait for the operation's end, and return the operation."""
+    """Let the killed server's leases expire, and wait for the operation's end. Returns the body of the operation."""
     for table in ("storage_transfers", "storage_operations"):
         await execute(place.database_dsn, f"update {table} set lease_until = now() - interval '1 second'")
 
@@ -81,7 +81,7 @@ async def test_kill_while_copying_leaves_nothing_at_target(place: Installation) 
         await victim.process.kill9_in(has_copied_some)
     assert 0 < len(files_below(shared / "copy")) < len(before)
     for entry in (shared / "copy").rglob("._qs_*"):
-        # A partially written file counts as abandoned only if it has not changed for the length of a lease.
+        # A partially written file counts as abandoned if it has not changed for the length of a lease.
         os.utime(entry, (time.time() - 120,) * 2)
     async with place.server(FILEBROWSER__LOCAL_ROOT=root) as heir:
         body = await settled(heir, place, operation)

@@ -1,5 +1,5 @@
-"""The previous program version on a newer schema: servers that are running, and servers that start (Contract platform
-12).
+"""The previous program version with a newer schema: servers that are running, and servers that are started (Contract
+platform 12).
 """
 
 from collections.abc import AsyncIterator
@@ -15,8 +15,8 @@ from queryserver.platform.migrations import migrate, newest_revision
 
 pytestmark = pytest.mark.slow
 
-# Everything that an expansion may do: add columns with defaults to the tables that every call uses, an index, and a
-# table.
+# All kinds of changes that an expansion may make: columns with defaults in the tables that every call uses, an index,
+# and a table.
 EXPANDS = "; ".join(
     [f"alter table {table} add column later text not null default ''" for table in
      ("users", "groups", "facts", "instances", "statements", "scripts", "sessions", "statement_logs", "connectors")]
@@ -33,7 +33,9 @@ async def place(
 
 
 async def works(node: Node) -> None:
-    """Check that a server works: a statement from submission to page, log and history, and a session."""
+    """Check that a server works: a statement is run, its page and log are read, it is closed, and the history is
+    listed.
+    """
     operation = await node.finished("postgresql", "SELECT n FROM generate_series(1, 500) AS n", limit=500)
     assert (await node.page(operation, start_row=499))["data"] == [[500]]
     await node.post_ok("editor/get_logs", operationId=operation)
@@ -42,7 +44,7 @@ async def works(node: Node) -> None:
 
 
 async def is_ready(node: Node) -> bool:
-    """Return whether the server is ready. On a busy machine a readiness check may time out."""
+    """Return whether the server is ready. On a busy machine, a readiness check may time out."""
     return (await node.http.get("/desktop/debug/is_ready")).status_code == 200
 
 
@@ -54,14 +56,14 @@ async def test_rolling_upgrade_works_with_expanded_schema_but_not_contracted_one
     settings = place.settings() | {"QUERYSERVER__DESKTOP__DATABASE__URL": place.database_dsn}
     command = command_in(tmp_path, **settings)
     async with place.server(editor__lease_timeout_s="60") as running:
-        # The server's SQL statements are prepared before the tables change.
+        # The server prepares its SQL statements before the tables change.
         for _ in range(3):
             await works(running)
         await migrate(place.database_dsn, scripts_with(tmp_path, expand))
         for _ in range(3):
             await works(running)
         await eventually(lambda: is_ready(running))
-        # The server may also be restarted, including the migration step before its start.
+        # The server may also be restarted, which runs the migration step before the start.
         migrated = await command("migrate")
         assert migrated.code == 0, migrated
         assert "Schema version 9001. The schema belongs to a newer release" in migrated.out, migrated

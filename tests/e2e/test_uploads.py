@@ -1,4 +1,4 @@
-"""Uploads to a server that is killed, and the clean-up of their files."""
+"""A server is killed during uploads, and their files are cleaned up afterward."""
 
 import asyncio
 import os
@@ -35,7 +35,7 @@ def temporary(directory: Path) -> list[Path]:
 
 
 async def uploading(node: Node, sent: asyncio.Event) -> None:
-    """Send an upload that does not end; set `sent` once part of it has been sent."""
+    """Send an upload that takes longer than the test. Sets `sent` when part of it has been sent."""
 
     async def body() -> AsyncIterator[bytes]:
         yield b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.bin"\r\n\r\n'
@@ -84,7 +84,7 @@ async def cleaned_up(place: Installation, **environment: str) -> str:
 
 
 async def importing(node: Node, sent: asyncio.Event) -> None:
-    """Send an upload of an import file that does not end; set `sent` once part of it has been sent."""
+    """Send an import file whose upload takes longer than the test. Sets `sent` when part of it has been sent."""
 
     async def body() -> AsyncIterator[bytes]:
         yield b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.csv"\r\n\r\n'
@@ -100,7 +100,7 @@ async def importing(node: Node, sent: asyncio.Event) -> None:
 
 
 async def grown(directory: Path) -> None:
-    """Wait until part of an unfinished upload's content is on disk."""
+    """Wait until one megabyte of unfinished uploads is on disk."""
     async with asyncio.timeout(60):
         while sum(entry.stat().st_size for entry in temporary(directory)) < 1_000_000:  # noqa: ASYNC110 another process
             await asyncio.sleep(0.05)
@@ -141,7 +141,8 @@ async def test_next_server_removes_exactly_the_orphaned_files_of_killed_server(p
             await asyncio.gather(*clients)
         orphans = [*temporary(shared), *temporary(uploads)]
         assert len(orphans) == 2
-        # Simulate the passing of minutes, in which an active write would renew its record and its file.
+        # Simulate that minutes have passed. Within that time, an active write would have renewed its record and its
+        # file.
         await execute(
             place.database_dsn,
             "update unfinished_writes set touched_at = now() - interval '5 minutes' where directory = 'shared'",

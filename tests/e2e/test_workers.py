@@ -1,4 +1,4 @@
-"""Several server processes behind one port (`--workers`)."""
+"""Several server processes serve one port (`--workers`)."""
 
 import asyncio
 import signal
@@ -27,12 +27,14 @@ TWELVE = 'queryserver_http_requests_total{method="GET",route="/api/v1/editor/get
 
 
 def workers_of(server: ServerProcess) -> list[psutil.Process]:
-    """Return the processes that serve calls, without their helper processes."""
+    """Return the child processes that serve calls, excluding their helper processes."""
     return [one for one in psutil.Process(server.pid).children() if "spawn_main" in " ".join(one.cmdline())]
 
 
 def serving(server: ServerProcess) -> int:
-    """Return how many processes have started to serve so far, including those that have exited."""
+    """Return how many processes have begun to serve calls so far. Processes that have exited since then are
+    included.
+    """
     return (server.stdout + server.stderr).count("worker_serves ")
 
 
@@ -42,7 +44,7 @@ async def said(server: ServerProcess, event: str) -> None:
 
 
 async def until(true: Callable[[], bool], server: ServerProcess) -> None:
-    """Wait until the condition is true; fail with the server's output on timeout."""
+    """Wait until the condition is true. Fails with the server's output on timeout."""
     for _ in range(WITHIN_S * 10):
         if true():
             return
@@ -63,12 +65,12 @@ async def test_two_workers_serve_and_stop_together(database_dsn, tmp_path):
 
 
 async def is_ready(client: httpx.AsyncClient) -> bool:
-    """Return whether the server is ready. On a busy machine a readiness check may time out."""
+    """Return whether the server is ready. On a busy machine, a readiness check may time out."""
     return (await client.get("/desktop/debug/is_ready")).status_code == 200
 
 
 async def refused(dsn: str, directory, workers: int, **settings: str) -> str:
-    """Run a server that must exit with code 3 and without a traceback; return its output."""
+    """Run a server that must exit with code 3 and without a traceback; return the output."""
     code, output = await ended(dsn, directory, workers, **settings)
     assert code == 3, output
     assert "Traceback" not in output
@@ -137,10 +139,10 @@ async def test_failed_worker_restart_is_retried_until_it_succeeds(postgres: Embe
         await execute(admin, f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
         await until(lambda: serving(server) >= 3, server)
         assert kept.is_running()
-        # The other process is paused, so that only the new one can respond.
+        # The older process is paused, so only the new one can respond.
         kept.send_signal(signal.SIGSTOP)
         assert (await client.get("/desktop/debug/is_alive")).status_code == 200
-        with suppress(psutil.NoSuchProcess):  # the parent kills unresponsive workers
+        with suppress(psutil.NoSuchProcess):  # the parent process kills workers that do not respond
             kept.kill()
         assert await server.terminate() == 0
 
@@ -185,10 +187,10 @@ async def test_hangup_replaces_each_worker_once_its_successor_serves(database_ds
 async def test_metrics_of_all_workers_are_merged(database_dsn, tmp_path):
     async with running_server(tmp_path / "data", database_dsn=database_dsn, arguments=["--workers", "2"]) as server:
         for _ in range(12):
-            # Each call uses a separate connection, so that both processes receive some calls.
+            # Each call opens a new connection, so that both processes receive some of the calls.
             async with httpx.AsyncClient(base_url=server.base_url, timeout=60) as client:
                 assert (await client.get("/api/v1/editor/get_history")).status_code == 401
-        # A call is counted only after its response has been sent.
+        # A process counts a call only after its response has been sent.
         await eventually(lambda: all_counted(server))
         pages = [await metrics(server) for _ in range(4)]
         assert await server.terminate() == 0
@@ -197,7 +199,7 @@ async def test_metrics_of_all_workers_are_merged(database_dsn, tmp_path):
 
 
 async def metrics(server: ServerProcess) -> str:
-    """Fetch the metrics page over a separate connection."""
+    """Fetch the metrics page over a new connection."""
     async with httpx.AsyncClient(base_url=server.base_url, timeout=60) as client:
         return (await client.get("/metrics")).text
 
@@ -234,14 +236,14 @@ async def test_each_worker_responds_until_its_statement_has_finished(
                 pass
             await unlock(holder, last_lock)
             assert [line async for line in lines if "available" in line or line == "event: end"]
-        # This call may have been handled by the process that has exited.
+        # The process that has exited may have handled this call, and then it returned `running`.
         assert await waits[1] in {"running", "available"}
         assert await node.process.terminate() == 0
 
 
 @asynccontextmanager
 async def two_processes(place: Installation) -> AsyncIterator[Node]:
-    """A server with two processes, both of which serve calls. Its grace period is longer than the test."""
+    """A server with two processes that both serve calls. Its grace period is longer than the test."""
     settings = place.settings(desktop__shutdown_grace_s="90", editor__lease_timeout_s="30")
     arguments = ["--config", str(place.directory / "queryserver.toml"), "--workers", "2"]
     async with running_server(
@@ -258,15 +260,15 @@ async def is_stopping(node: Node) -> bool:
 
 
 def has_ended(process: psutil.Process) -> bool:
-    """Return whether the process has exited, even if its parent has not reaped it yet."""
+    """Return whether the process has exited. Its parent may not have reaped it yet."""
     return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
 async def held_by_each(
     node: Node, place: Installation, holder: asyncpg.Connection, processes: int
 ) -> dict[int, tuple[str, int]]:
-    """Start statements that wait for locks until each process runs one; map each process's PID to a statement and its
-    lock.
+    """Start statements that wait for locks until each process runs one of them. Return the operation id and the lock by
+    PID.
     """
     held: dict[int, tuple[str, int]] = {}
     for lock in range(50):
@@ -301,6 +303,6 @@ async def state(node: Node, operation: str, *, wait: float = 0) -> str:
 
 
 async def called(node: Node, method: str, path: str, **more: Any) -> httpx.Response:
-    """Make a call over a new connection, which any of the processes may accept."""
+    """Make a call over a new connection, which any process may accept."""
     async with httpx.AsyncClient(base_url=node.process.base_url, timeout=WITHIN_S) as http:
         return await http.request(method, path, headers=node.headers(), **more)

@@ -1,4 +1,6 @@
-"""Suite tests that cannot pass on an engine and that no requirement covers, with the reason for each."""
+"""The tests of SQLAlchemy's suite that are skipped, by engine, with the reason for each. No requirement of the suite
+covers them.
+"""
 
 from collections.abc import Mapping
 
@@ -38,11 +40,15 @@ EXCLUDED: Mapping[str, Mapping[str, str]] = {
         "TrueDivTest::test_truediv_divisor[numeric_38": DOUBLES,
     },
 }
-"""The keys are class names, or prefixes of `class::test[parameters]`."""
+"""Maps an engine to its excluded tests and the reasons. A key is a class name or a prefix of
+`class::test[parameters]`.
+"""
 
 
 def reason_for(engine: str, name: str) -> str | None:
-    """Return why the test is excluded, or None if it must pass. `name` is `Class_engine::test[parameters]`."""
+    """Return why a test is excluded, or None if it must pass. Its name has the format
+    `Class_engine::test[parameters]`.
+    """
     left, _, right = name.partition("::")
     kind = left.split("_")[0]
     excluded = EXCLUDED.get(engine, {})

@@ -1,12 +1,12 @@
-"""Setup for the process that runs SQLAlchemy's dialect suite, loaded with `-p`: the suite's plugin and what its tests
-need.
+"""Prepares the process that runs SQLAlchemy's dialect suite. This module is loaded with `-p`. It contains the suite's
+own plugin and the provisioning for its tests.
 """
 
 import pytest
 
 pytest.register_assert_rewrite("sqlalchemy.testing.assertions")
 
-# The order matters: pytest rewrites assertions when a module is imported.
+# The imports follow the registration, because pytest rewrites the assertions of a module when it is imported.
 from sqlalchemy.testing import config as suite_config  # noqa: E402
 from sqlalchemy.testing import provision  # noqa: E402
 from sqlalchemy.testing.plugin import pytestplugin  # noqa: E402
@@ -15,7 +15,7 @@ from tests.client.sqlalchemy_suite.exclusions import reason_for  # noqa: E402
 
 
 def pytest_collection_modifyitems(session, config, items):
-    """Skip excluded tests, after SQLAlchemy's plugin has created a class for each engine."""
+    """Skip excluded tests after SQLAlchemy's plugin has created a class for each engine."""
     pytestplugin.pytest_collection_modifyitems(session, config, items)
     for item in items:
         reason = reason_for(_engine(), item.nodeid.partition("::")[2])
@@ -42,10 +42,11 @@ def _default_schema(config, dbapi_connection, schema_name):
 
 @provision.delete_from_all_tables.for_db("queryserver")
 def _delete(connection, cfg, metadata):
-    """Delete each table's rows in a separate transaction on DuckDB, where foreign keys still see rows deleted in the
-    same one.
+    """Delete the rows of all tables.
 
-    MariaDB checks for each deleted row whether other rows refer to it, even within a single statement.
+    On DuckDB, each table is emptied in a separate transaction, because foreign keys still see rows that were deleted in
+    the same one. On MariaDB, foreign keys are not checked, because MariaDB would check for each deleted row whether
+    other rows refer to it, even within a single statement.
     """
     if _engine() == "mysql":
         connection.exec_driver_sql("SET foreign_key_checks = 0")

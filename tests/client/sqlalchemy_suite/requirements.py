@@ -1,4 +1,4 @@
-"""The capabilities of each engine behind a server, as requirements of SQLAlchemy's suite."""
+"""What each engine behind a server supports, as requirements of SQLAlchemy's suite."""
 
 from sqlalchemy.testing import exclusions
 from sqlalchemy.testing.requirements import SuiteRequirements
@@ -14,7 +14,7 @@ CAN = {
     "datetime_microseconds": NOT_MARIADB,
     "time_microseconds": NOT_MARIADB,
     "sql_expression_limit_offset": NOT_MARIADB,
-    "precision_generic_float_type": NOT_MARIADB,  # MariaDB returns FLOAT with six digits
+    "precision_generic_float_type": NOT_MARIADB,  # MariaDB returns six digits of a FLOAT
     "unbounded_varchar": NOT_MARIADB,
     "schemas": SERVERS,  # statements on SQLite cannot attach other files
     "independent_connections": ALL,
@@ -24,7 +24,7 @@ CAN = {
     "index_reflection": ALL,
     "unique_constraint_reflection": (POSTGRESQL, SQLITE, MARIADB),
     "check_constraint_reflection": (POSTGRESQL, SQLITE, MARIADB),
-    "named_constraints": (POSTGRESQL, SQLITE, MARIADB),  # DuckDB does not keep constraint names
+    "named_constraints": (POSTGRESQL, SQLITE, MARIADB),  # DuckDB does not store constraint names
     "foreign_key_constraint_name_reflection": (POSTGRESQL, MARIADB),
     "implicitly_named_constraints": (POSTGRESQL, MARIADB),
     "foreign_key_constraint_option_reflection_ondelete": (POSTGRESQL, SQLITE, MARIADB),
@@ -97,7 +97,7 @@ CAN = {
     "reflect_indexes_with_expressions": SERVERS_BUT_MARIADB,
     "inline_check_constraint_reflection": (POSTGRESQL, SQLITE),
     "unicode_ddl": ALL,
-    "time_timezone": (),  # statement parameters have no type for time with time zone
+    "time_timezone": (),  # no type of statement parameters is a time with time zone
     "timestamp_microseconds": NOT_MARIADB,
     "datetime_historic": ALL,
     "datetime_timezone_historic": SERVERS_BUT_MARIADB,
@@ -140,13 +140,13 @@ CAN = {
 }
 
 
-# In the order in which the dialect lists them.
+# The isolation levels, in the order in which the dialect lists them.
 MARIADB_LEVELS = ["SERIALIZABLE", "READ UNCOMMITTED", "READ COMMITTED", "REPEATABLE READ"]
 LEVELS = ["READ COMMITTED", "READ UNCOMMITTED", "REPEATABLE READ", "SERIALIZABLE"]
 
 
 class Requirements(SuiteRequirements):
-    """The requirements in the table, plus numbers and names that the suite requests."""
+    """The requirements in `CAN`, and the isolation levels of each engine."""
 
     def get_isolation_levels(self, config):
         levels = {POSTGRESQL: ("READ COMMITTED", LEVELS), MARIADB: ("REPEATABLE READ", MARIADB_LEVELS)}

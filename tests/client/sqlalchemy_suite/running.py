@@ -10,13 +10,13 @@ import sqlalchemy as sa
 
 SUITE = Path(__file__).parent
 WIDTH = os.environ.get("SQLALCHEMY_SUITE", "")
-"""`engines` runs the suite on all engines; `all` also runs the combinations of arguments."""
+"""How much of the suite runs: `engines` runs it on all engines, and `all` also runs the combinations of arguments."""
 NO_COMBINATIONS = "not test_multi_get and not test_get_multi"
-"""Excludes the 700 combinations of arguments for reflecting several tables together."""
+"""Excludes the 700 tests with combinations of arguments for reflecting several tables at once."""
 
 
 async def run_suite(url: str) -> None:
-    """Run the suite in a separate process, because SQLAlchemy's plugin changes pytest for all tests of a process."""
+    """Run the suite in a separate process, because SQLAlchemy's plugin would change pytest for all other tests."""
     chosen = () if WIDTH == "all" else ("-k", NO_COMBINATIONS)
     schemas = ("CREATE SCHEMA test_schema", "CREATE SCHEMA test_schema_2")
     if "+sqlite:" not in url:

@@ -1,3 +1,3 @@
-"""SQLAlchemy's dialect suite, run as README.dialects.rst recommends for third-party dialects."""
+"""SQLAlchemy's dialect suite. It is imported as README.dialects.rst recommends for third-party dialects."""
 
 from sqlalchemy.testing.suite import *  # noqa: F403
