@@ -1,4 +1,4 @@
-"""Rules for every response: documented shape, common headers, and no internal details."""
+"""Rules for all responses: documented shape, common headers, and no internal details."""
 
 import json
 import re
@@ -14,10 +14,10 @@ from tests.operations import Operation, read_operations, shape
 
 from queryserver.api.schemas import generated
 
-# Contract editor 1.3, security: responses must not reveal these.
+# Responses must not reveal these internal details (Contract editor 1.3, security).
 INSIDE = re.compile(
     r"Traceback|File \"|\.py\b|site-packages|/tmp/|/home/|/var/|[a-z0-9+]+://[^\s/]*@|127\.0\.0\.1|planted-secret"
-    # Whole words, because a random id in base64 may contain the four letters of a driver.
+    # Only whole words match, because a random id in base64 may contain the four letters of a driver.
     r"|\b(?:asyncpg|sqlalchemy|aiosqlite|apsw|_duckdb|pyarrow)\b"
 )
 
@@ -57,13 +57,13 @@ _OPERATIONS = [
 
 
 def operation_of(method: str, path: str) -> Operation | None:
-    """The row of the operations table that matches the call; None if no row matches."""
+    """Return the row of the operations table that matches the call, or None if no row matches."""
     method, path = ("GET" if method == "HEAD" else method), path.rstrip("/")
     return next((one for verb, pattern, one in _OPERATIONS if verb == method and pattern.fullmatch(path)), None)
 
 
 def require_contract(response: httpx.Response) -> None:
-    """Fail unless the response conforms to the tables and to the rules common to all responses."""
+    """Check that the response conforms to the operations table and to the rules for all responses."""
     request = response.request
     path = request.url.raw_path.partition(b"?")[0].decode()
     _require_headers(response, path)
@@ -87,7 +87,7 @@ def require_contract(response: httpx.Response) -> None:
 
 @cache
 def _described_statuses() -> dict[tuple[str, str], set[str]]:
-    """Documented statuses, keyed by `Operation.key`."""
+    """Return the documented statuses of each operation by `Operation.key`."""
     paths = json.loads(TARGET.read_text(encoding="utf-8"))["paths"]
     return {
         (method.upper(), shape(path)): set(call["responses"])
@@ -97,7 +97,7 @@ def _described_statuses() -> dict[tuple[str, str], set[str]]:
 
 
 def _require_declared(response: httpx.Response, path: str) -> None:
-    """Fail if the API description of the call does not declare the response's status."""
+    """Check that the API description of the call declares the response's status."""
     operation = operation_of(response.request.method, path)
     statuses = _described_statuses().get(operation.key) if operation else None
     assert statuses is None or str(response.status_code) in statuses, (
@@ -106,7 +106,7 @@ def _require_declared(response: httpx.Response, path: str) -> None:
 
 
 def _failures(response: httpx.Response, path: str) -> list[str]:
-    """Names of the models that an error response's body may match."""
+    """Return the names of the models that the body of an error response may match."""
     if response.status_code == 401:
         return ["Unauthorized"]
     if path.startswith(_TOKENS):
@@ -125,7 +125,7 @@ def _require_headers(response: httpx.Response, path: str) -> None:
     assert re.fullmatch(r"[A-Za-z0-9._-]{1,64}", headers["x-request-id"])
     assert headers["x-content-type-options"] == "nosniff"
     assert not [name for name in headers if name == "set-cookie" or name.startswith("access-control-")]
-    # File downloads have their own Cache-Control rule; failed downloads follow the common rule.
+    # A file download has its own Cache-Control rule. A failed download follows the common rule.
     own = path.startswith("/api/v1/storage/download") and response.status_code in {200, 206, 304}
     assert headers.get("cache-control") == ("private, no-cache" if own else "no-store") or not _UNCACHED.search(path)
     if response.status_code == 401:
@@ -137,7 +137,7 @@ def _require_headers(response: httpx.Response, path: str) -> None:
 
 
 def require_shape(models: Collection[type[BaseModel]], body: Any) -> None:
-    """Fail unless the body matches one of the models, with exactly its keys and types."""
+    """Check that the body matches one of the models, with exactly its keys and types."""
     names = " or ".join(model.__name__ for model in models)
     assert any(_fits(model, body) for model in models), f"no {names}: {body}"
 
@@ -146,15 +146,15 @@ def _require_shape(response: httpx.Response, names: list[str]) -> None:
     assert response.headers["content-type"] == "application/json"
     body = json.loads(response.content)
     require_shape([getattr(generated, name) for name in names], body)
-    # Token and importer responses have no `status` field, except 404 responses for unknown paths below them.
+    # Token and importer responses have no `status` field, except for 404 responses to unknown paths.
     without = response.url.path.startswith((*_TOKENS, _IMPORTER)) and response.status_code != 404
     if isinstance(body, dict) and response.status_code != 401 and not without:
         assert type(body["status"]) is int
 
 
 def _fits(model: type[BaseModel], body: Any) -> bool:
-    """Whether the body has exactly the model's keys and types, and only the enumerated values and time formats that its
-    schema allows.
+    """Return whether the body has exactly the model's keys and types. Its enumerated values and time formats must be
+    allowed by the model's schema.
     """
     try:
         read = model.model_validate(body, strict=True)
@@ -165,8 +165,8 @@ def _fits(model: type[BaseModel], body: Any) -> bool:
 
 @cache
 def _validator(model: type[BaseModel]) -> Draft202012Validator:
-    """Build a validator for the model's schema. The models accept any string, whereas the schemas enumerate the allowed
-    values for clients.
+    """Return a validator for the model's schema, which enumerates the allowed values for clients. The model itself
+    accepts any string.
     """
     schema = model.model_json_schema(mode="serialization")
     return Draft202012Validator(schema, formats={"date-time": _is_time}, validate_formats=True)

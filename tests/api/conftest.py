@@ -1,4 +1,6 @@
-"""One application for all tests of a process: three real engines, and scripted engines for rules that need them."""
+"""One application for all tests of a process. It has three real engines, and scripted engines for rules that need
+them.
+"""
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -25,9 +27,9 @@ def make_settings(
     index: bool = False,
     **editor: Any,
 ) -> Settings:
-    """Settings with every kind of interpreter that the tests need.
+    """Return settings with every kind of interpreter that the tests need.
 
-    Limits are generous enough for a busy machine, except those that a test waits for.
+    Limits are high enough for a busy machine, except those that a test waits for.
 
     Unless `index` is set, no background task reads data sources, so tests can count reads. Stored connectors may use
     the service database's server because the tests have only one PostgreSQL server.
@@ -54,7 +56,7 @@ def make_settings(
             "read_only": True,
         },
         "hive2": {"interface": "fake", "dialect": "hive"},
-        # This key looks like a stored connector's id, but the tests never store that many connectors.
+        # This key looks like the id of a stored connector, but the tests never store that many connectors.
         "7070": {"interface": "fake", "dialect": "hive"},
         "mysql": {"interface": "fake"},
         "together": {"interface": "fake", "shared_session": True},
@@ -75,8 +77,8 @@ def make_settings(
                 "connector_policy": policy,
                 **changed,
             },
-            # Slow machines have 30 s to confirm a cancellation. Statements that tests cancel must run longer than this;
-            # otherwise, a cancel call without any effect would pass unnoticed.
+            # A slow machine has 30 s to confirm a cancellation. The statements that tests cancel must run longer than
+            # this; otherwise, tests would not notice a cancel call without any effect.
             "editor": {"cancel_wait_s": 30, "lease_timeout_s": 600, **editor},
             "metadata": {"index": {"enabled": index}},
             "notebook": {"interpreters": interpreters, "default_interpreter": "duckdb"},
@@ -86,9 +88,9 @@ def make_settings(
 
 @pytest.fixture(scope="session", autouse=True)
 def patient_readiness() -> Iterator[None]:
-    """Extend the readiness timeout to a minute for the rest of this process, starting with the first API test.
+    """Extend the readiness timeout to a minute, from the first API test until the end of the process.
 
-    No test relies on a readiness check timing out, and a check may take seconds on a busy machine.
+    A check may take seconds on a busy machine. No test relies on a timeout of the check.
     """
     with pytest.MonkeyPatch.context() as changed:
         changed.setattr("queryserver.administration.readiness._LIMIT_S", 60.0)
@@ -97,14 +99,14 @@ def patient_readiness() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 async def api(tmp_path_factory: pytest.TempPathFactory, shared_database_dsn: str, users_url: str) -> AsyncIterator[Api]:
-    """The application that most tests share; each test creates its own users."""
+    """The application that most tests share. Each test creates its own users."""
     async with open_api(make_settings(tmp_path_factory.mktemp("api"), shared_database_dsn, users_url)) as opened:
         yield opened
 
 
 @pytest.fixture
 def small_api(tmp_path: Path, database_dsn: str, users_url: str) -> ApiOpener:
-    """Opens an application for a single test, with changed editor and `desktop` settings."""
+    """A function that opens an application for one test, with changed editor and `desktop` settings."""
 
     def opener(**changes: Any) -> AbstractAsyncContextManager[Api]:
         return open_api(make_settings(tmp_path, database_dsn, users_url, **changes))

@@ -1,4 +1,4 @@
-"""SQL fragments that differ between dialects."""
+"""SQL that differs between dialects."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,17 +10,17 @@ _COUNT = "WITH RECURSIVE c(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM c WHERE n
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One interpreter of the test settings. Its key equals its dialect."""
+    """A dialect that the test settings configure. The key of its interpreter is the dialect's name."""
 
     name: str
     rows: Callable[[int], str]
-    """SQL that returns the first `n` integers 0, 1, … in order, in the column `n`."""
+    """Returns SQL that selects the integers from 0 to n - 1, in order, in the column `n`."""
     slow: str
     """A statement that runs for at least 30 s unless it is canceled."""
     bad_table: str
-    """An excerpt of the engine's error message about the missing table `no_such_table`."""
+    """Part of the engine's error message about the missing table `no_such_table`."""
     integer_type: str
-    """`meta.type` of the column `n` in fetched results."""
+    """The type of the column `n` in the `meta` of results."""
 
     def __str__(self) -> str:
         return self.name
@@ -52,5 +52,5 @@ every_dialect = pytest.mark.parametrize("dialect", ALL, ids=str)
 
 
 def literal(text: str) -> str:
-    """Quote a string as a literal in standard SQL."""
+    """Quote a string as a standard SQL literal."""
     return "'" + text.replace("'", "''") + "'"

@@ -1,4 +1,4 @@
-"""An application served in this process, and its users."""
+"""An application that is served in this process, and its users."""
 
 import os
 from collections.abc import AsyncGenerator, Iterable, Mapping
@@ -42,7 +42,9 @@ _ACTIVE = {"waiting", "running"}
 
 @dataclass
 class Fakes:
-    """Builds scripted engines for the interface `fake`, and real engines for all other interfaces."""
+    """Builds scripted engines for the interface `fake`, and real engines for all other interfaces. `built` contains the
+    scripted engines.
+    """
 
     built: dict[str, FakeEngine] = field(default_factory=dict)
 
@@ -58,16 +60,16 @@ class Fakes:
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """An application served in this process."""
+    """An application that is served in this process."""
 
     app: ASGIApp
     services: Services
     database: Database
-    """The service database, for tests that backdate timestamps or count rows."""
+    """The service database. Tests use it to backdate timestamps and count rows."""
     fakes: Mapping[str, FakeEngine]
     http: httpx.AsyncClient
     worker: Services | None = None
-    """The services of the worker process that runs statements, if a task server is used (`--task-server`)."""
+    """The services of the worker process, which runs the statements if a task server is used (`--task-server`)."""
 
     @property
     def running(self) -> Services:
@@ -75,12 +77,12 @@ class Api:
         return self.worker or self.services
 
     async def user(self, name: str = "user", *, admin: bool = False, groups: tuple[str, ...] = ()) -> "Caller":
-        """Create a user and sign in. Every user name is unique within the process."""
+        """Create a user and sign in. A number makes the username unique within the process."""
         return await sign_in(self, f"{name}{next(_numbers)}", admin=admin, groups=groups)
 
     @property
     def shelf(self) -> FakeCatalogEngine:
-        """The scripted engine with metadata, configured under the key `shelf`."""
+        """The scripted engine with metadata. It is configured under the key `shelf`."""
         engine = self.services.connectors.engine(self._connector("shelf"))
         assert isinstance(engine, FakeCatalogEngine)
         return engine
@@ -98,7 +100,7 @@ class Api:
 
 @asynccontextmanager
 async def open_api(settings: Settings, stores: Mapping[Scheme, Builder] = BUILDERS) -> AsyncGenerator[Api]:
-    """Open an application with its own services. `stores` maps URL schemes to file system builders."""
+    """Open an application with its own services. `stores` maps URL schemes to functions that build file systems."""
     fakes, worker = Fakes(), None
     async with AsyncExitStack() as stack:
         if TASK_SERVER in os.environ:
@@ -118,7 +120,7 @@ async def open_api(settings: Settings, stores: Mapping[Scheme, Builder] = BUILDE
 
 
 def _with_broker(settings: Settings, url: str) -> Settings:
-    # As without workers, a user may run eight statements on one connector; the ninth slot is reserved for other users
+    # A user may run eight statements on one connector, as without workers. The ninth slot is reserved for other users
     # (ADR 66).
     changed = {"enabled": True, "broker_url": SecretStr(url), "concurrency": 9}
     tasks = settings.desktop.task_server.model_copy(update=changed)
@@ -126,7 +128,7 @@ def _with_broker(settings: Settings, url: str) -> Settings:
 
 
 async def sign_in(api: Api, username: str, *, admin: bool, groups: tuple[str, ...]) -> "Caller":
-    """Create a user with the given groups and issue credentials for them.
+    """Create a user in the given groups, and issue credentials for the user.
 
     The user has no password, because hashing one would take most of a test's time.
     """
@@ -142,14 +144,16 @@ async def sign_in(api: Api, username: str, *, admin: bool, groups: tuple[str, ..
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """One user's client. Every response is checked against the contract before the test receives it."""
+    """A client with the credentials of one user. Every response is checked against the contract before the test
+    receives it.
+    """
 
     api: Api
     username: str
     headers: Mapping[str, str]
 
     async def send(self, method: str, path: str, **more: Any) -> httpx.Response:
-        """Send any request. `path` is relative to /api/v1/ unless it begins with a slash."""
+        """Send any request. `path` is relative to /api/v1/ unless it starts with a slash."""
         path = path if path.startswith("/") else f"/api/v1/{path}"
         headers = [*self.headers.items(), *dict(more.pop("headers", {})).items()]
         response = await self.api.http.request(method, path, headers=headers, **more)
@@ -168,7 +172,7 @@ class Caller:
         return await self.send("GET", path, params=query, headers=headers or {})
 
     async def post_ok(self, path: str, /, **fields: Any) -> dict[str, Any]:
-        """Send a POST that must return HTTP 200, which includes failed statements; return the body."""
+        """Send a POST that must return HTTP 200; return the body. The response may still report a failed statement."""
         response = await self.post(path, **fields)
         assert response.status_code == 200, response.text
         return response.json()
@@ -178,21 +182,21 @@ class Caller:
         return verdict(await self.post(path, **fields))
 
     async def execute(self, dialect: object, statement: str, **fields: Any) -> dict[str, Any]:
-        """Submit a statement without waiting for its completion."""
+        """Submit a statement, and do not wait for its end. Returns the response body."""
         return await self.post_ok(f"editor/execute/{dialect}", statement=statement, **fields)
 
     async def run(self, dialect: object, statement: str, **fields: Any) -> dict[str, Any]:
-        """Submit a statement and wait for its completion."""
+        """Submit a statement and wait for its end. Returns the response body."""
         body = await self.execute(dialect, statement, wait=60, **fields)
         assert body["query_status"]["state"] not in _ACTIVE, body
         return body
 
     async def on(self, operation: str, call: str, **fields: Any) -> dict[str, Any]:
-        """Make an editor call on an operation, for example `on(op, "check_status")`."""
+        """Make an editor call for an operation, for example `on(op, "check_status")`."""
         return await self.post_ok(f"editor/{call}", operationId=operation, **fields)
 
     async def ended(self, operation: str) -> dict[str, Any]:
-        """Wait for the statement's completion; return the check_status body."""
+        """Wait for the statement's end; return the check_status body."""
         body = await self.on(operation, "check_status", wait=60)
         assert body["query_status"]["state"] not in _ACTIVE, body
         return body
@@ -202,7 +206,7 @@ class Caller:
         assert await self.begun(operation) == "running"
 
     async def begun(self, operation: str) -> str:
-        """Wait until the statement leaves the queue; return its state. A fast statement may already have completed."""
+        """Wait until the statement has left the queue; return its state. A fast statement may already have ended."""
         states: list[str] = []
 
         async def has_left_the_queue() -> bool:
@@ -213,9 +217,9 @@ class Caller:
         return states[-1]
 
     async def seen_running(self, dialect: object, statement: str) -> str:
-        """Submit the statement with increasing durations until it is observed in the running state.
+        """Submit the statement with increasing durations until it is observed while it is running.
 
-        Returns its operation id. `statement` contains `{}` as a placeholder for the seconds.
+        Returns the operation id. In `statement`, `{}` stands for the duration in seconds.
         """
         for seconds in (3, 12, 48):
             operation = (await self.execute(dialect, statement.format(seconds)))["history_uuid"]
@@ -229,13 +233,13 @@ class Caller:
         return (await self.on(operation, "check_status"))["query_status"]["state"]
 
     async def page(self, operation: str, **fields: Any) -> dict[str, Any]:
-        """Fetch a page, which must succeed; return `result`."""
+        """Fetch a page, which must succeed; return the `result` of the response."""
         body = await self.on(operation, "fetch_result_data", **fields)
         assert body["status"] == 0, body
         return body["result"]
 
     async def result(self, dialect: object, statement: str, **fields: Any) -> dict[str, Any]:
-        """Run a statement, which must succeed; return `result` of the first fetch."""
+        """Run a statement, which must succeed; return the `result` of its first page."""
         body = await self.run(dialect, statement)
         assert body["status"] == 0, body
         return await self.page(body["history_uuid"], **fields)
@@ -247,11 +251,13 @@ class Caller:
 
 
 def without_ends(events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The audit events without ends of statements and imports, because statements of earlier tests may still end."""
+    """Return the audit events, except for the ends of statements and imports. Statements of earlier tests may still
+    end.
+    """
     return [event for event in events if event["operation"] not in {"statement.end", "import.end"}]
 
 
 def verdict(response: httpx.Response) -> tuple[int, int, str]:
-    """A response's HTTP status, `status` and `code`."""
+    """Return the HTTP status of a response, and the `status` and `code` in its body."""
     body = response.json()
     return response.status_code, body["status"], body["code"]

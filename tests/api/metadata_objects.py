@@ -1,4 +1,4 @@
-"""Tables for the metadata tests, created through the service in any dialect."""
+"""Tables for the metadata tests. They are created through the service, in any dialect."""
 
 from dataclasses import dataclass
 from itertools import count
@@ -12,7 +12,7 @@ SCHEMAS = {"sqlite": "main", "duckdb": "main", "postgresql": "public"}
 
 @dataclass(frozen=True, slots=True)
 class Shop:
-    """One test's tables `items` and `people` and view `cheap`, under unique names."""
+    """The tables `items` and `people` and the view `cheap` of one test. Their names are unique."""
 
     dialect: Dialect
     schema: str
@@ -22,12 +22,12 @@ class Shop:
 
     @property
     def snippet(self) -> str:
-        """The `snippet` field that selects the connector."""
+        """The value of the field `snippet` that selects the connector."""
         return f'{{"type": "{self.dialect}"}}'
 
 
 async def make_shop(caller: Caller, dialect: Dialect) -> Shop:
-    """Create the tables with three items of two owners; one item has no name."""
+    """Create the tables, which have three items of two owners. One item has no name."""
     number = next(_numbers)
     shop = Shop(dialect, SCHEMAS[dialect.name], f"items{number}", f"people{number}", f"cheap{number}")
     for statement in (

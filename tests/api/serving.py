@@ -1,4 +1,4 @@
-"""The application on a real port, for behavior that is visible only on a real connection."""
+"""Serves the application on a real port, for behavior that only real connections show."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,7 +16,7 @@ from queryserver.platform.metrics import ConnectionCounts
 
 @asynccontextmanager
 async def served(api: Api, registry: CollectorRegistry | None = None) -> AsyncIterator[str]:
-    """Serve the application on a free loopback port, with the connection limits of production.
+    """Serve the application on a free loopback port, and yield its URL. It has the connection limits of a real server.
 
     Open connections are counted in `registry`.
     """

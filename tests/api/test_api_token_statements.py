@@ -1,5 +1,5 @@
-"""Statements that API tokens submit belong to the user, whether run by the server or by workers (`--task-server`; ADR
-62).
+"""A statement that is submitted with an API token belongs to the user, whether a server or a worker runs it
+(`--task-server`; ADR 62).
 """
 
 import json
@@ -16,7 +16,7 @@ WAITS = "sleep 600"
 
 
 async def program_of(user: Caller, **fields: Any) -> tuple[Caller, str]:
-    """Create a token for the user; return a program that authenticates with it, and the token's id."""
+    """Create a token for the user. Return a program that authenticates with it, and the id of the token."""
     made = await user.post_json("token/api_tokens/new", **{"name": f"program {uuid4()}", "scopes": ["query"], **fields})
     assert made.status_code == 200, made.text
     token = made.json()
@@ -68,7 +68,7 @@ CALLS = ("check_status", "fetch_result_data", "fetch_result_metadata", "fetch_re
 
 @pytest.mark.item(80)
 async def test_operations_outside_the_tokens_connectors_are_unknown_to_every_call(ana: Caller) -> None:
-    """Every call responds as if the operation did not exist (Contract editor 1.5, 1.6)."""
+    """The response of every call is the same as for an operation that does not exist (Contract editor 1.5, 1.6)."""
     program, _ = await program_of(ana, connectors=["duckdb"])
     theirs = (await ana.run("mysql", "rows 2"))["history_uuid"]
     unknown = str(uuid4())
@@ -111,7 +111,9 @@ async def test_waiting_statement_runs_after_token_revocation(ana: Caller) -> Non
 
 
 async def test_operations_are_denied_after_the_user_loses_the_connector(api: Api) -> None:
-    """The user loses the connector while one statement waits and another runs. Both can still be canceled."""
+    """The user loses the connector while one statement is waiting and another is running. Both can still be
+    canceled.
+    """
     user = await api.user("leaver", groups=("analysts",))
     program, _ = await program_of(user)
     session = await session_of(program, "closed")

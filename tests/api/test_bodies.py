@@ -1,4 +1,6 @@
-"""Malformed bodies and query strings (Contract editor 1.2, platform 1.2); see also `formats/test_bodies.py`."""
+"""Malformed bodies and query strings (Contract editor 1.2, platform 1.2). `tests/unit/api/test_bodies.py` has further
+tests.
+"""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -22,7 +24,7 @@ def part(name: str, value: bytes, *, more: str = "") -> bytes:
 
 @dataclass
 class ChunkedBody:
-    """A request body sent in chunks, which counts the chunks read."""
+    """A request body that is sent in chunks. It counts the chunks that are read."""
 
     count: int
     piece: bytes = b"x" * 65_536

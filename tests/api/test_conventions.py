@@ -1,4 +1,4 @@
-"""Rules for every call: paths, methods, credentials, headers and unknown fields (Contract editor 1, platform 1)."""
+"""Rules for all calls: paths, methods, credentials, headers and unknown fields (Contract editor 1, platform 1)."""
 
 import json
 import re
@@ -22,14 +22,14 @@ from queryserver.main import create_app
 from queryserver.statements.model import HistoryEntry
 from queryserver.statements.status import HistoryQuery, StatementHistory
 
-# The root path serves a page for browsers; other clients get 404 there with every method.
+# The root path serves a page to browsers. Other clients get a 404 response, whatever the method.
 CALLS = [one for one in read_operations() if one.path != "/"]
 OF_USERS = [one for one in CALLS if one.rights in {"user", "admin"}]
 METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH", "HEAD")
 
 
 def concrete(operation: Operation) -> str:
-    """The path with plausible values in place of its parameters."""
+    """Return the path of the operation with plausible values for its parameters."""
     path = operation.path.replace("{dialect}", "mysql").replace("{operation_id}", str(uuid4()))
     path = path.replace("{asset}", "swagger-ui.css").replace("{path}", "%2Fshared").replace("{interface}", "mysql")
     return path.replace("{name}", "top_tables").replace("{id}", "7")
@@ -41,7 +41,7 @@ def name_of(operation: Operation) -> str:
 
 @pytest.fixture(scope="module")
 async def plain(api: Api) -> Answers:
-    """Make every call as the documentation's examples do; return the responses."""
+    """The responses to all calls, made as in the examples of the documentation."""
     return await Walk(api, await api.user()).whole()
 
 
@@ -56,7 +56,7 @@ class TestPaths:
 
     @pytest.mark.platform(16)
     async def test_two_samples_of_every_call_match_the_documented_shape(self, api: Api, plain: Answers):
-        # The walk has already checked every response against its model.
+        # The walk has already compared each response with its model.
         assert set(plain) == served_calls()
         assert set(await Walk(api, await api.user(admin=True), as_json=True).whole()) == served_calls()
 
@@ -103,7 +103,7 @@ class TestPaths:
 
     @staticmethod
     async def _raw(caller: Caller, method: str, path: str, **more: Any) -> httpx.Response:
-        # httpx would normalize some of these paths before sending them.
+        # httpx would normalize some of these paths before it sends them.
         url = httpx.URL("http://test").copy_with(raw_path=path.encode())
         response = await caller.api.http.request(method, url, headers=caller.headers, **more)
         assert response.request.url.raw_path == path.encode()
@@ -305,7 +305,7 @@ class TestHeaders:
     async def test_disabled_cors_allows_no_origin(self, api: Api, ana: Caller):
         origin = {"Origin": "https://bi.example.com"}
         preflight = {**origin, "Access-Control-Request-Method": "POST"}
-        # Every test checks that responses have no CORS headers; only these requests would receive any.
+        # All tests check that responses have no CORS headers, but only responses to these requests could have any.
         assert (await ana.send("GET", "editor/get_history", headers=origin)).status_code == 200
         assert (await api.stranger.send("OPTIONS", "editor/execute/mysql", headers=preflight)).status_code == 204
 
@@ -318,7 +318,7 @@ class TestHeaders:
 
 
 class BrokenHistory(StatementHistory):
-    """A history that raises an unexpected error with internal details in its message."""
+    """A history that raises an unexpected error. The error message contains internal details."""
 
     def __init__(self) -> None:
         pass
@@ -358,7 +358,7 @@ async def test_unknown_fields_are_listed_for_every_encoding_and_outcome(ana: Cal
         {"data": fields},
         {"json": fields},
         {"content": f"{parts}--b--\r\n".encode(), "headers": MULTIPART},
-        # The query string of a POST supplies no fields, so all names in it are reported as unknown.
+        # The query string of a POST supplies no fields. Therefore all names in it are reported as unknown.
         {"data": {**fields, "Limt": "5"}, "params": {"limit": "5", "Limt": "6"}},
     ):
         answer = await ana.send("POST", "editor/execute/mysql", **body)
@@ -395,7 +395,7 @@ async def test_unknown_fields_are_also_listed_for_other_groups_and_calls_without
     ):
         answer = await (await api.user(admin=True)).send(method, path, **more)
         if path == "banners":
-            assert HEADER not in answer.headers  # the public call banners does not report unknown fields
+            assert HEADER not in answer.headers  # banners is a public call, which does not report unknown fields
         else:
             assert answer.headers.get(HEADER) == "x", (path, answer.text)
 
@@ -433,7 +433,7 @@ async def test_every_field_sent_by_a_full_walk_is_known(api: Api):
 
 
 async def test_log_contains_field_names_but_no_values(small_api: ApiOpener):
-    # A separate application, because each application logs at most 100 such lines a minute.
+    # The test opens its own application, because an application logs at most 100 such lines per minute.
     async with small_api() as api:
         ana = await api.user()
         with capture_logs() as logs:
@@ -441,7 +441,7 @@ async def test_log_contains_field_names_but_no_values(small_api: ApiOpener):
                 await ana.post(
                     "editor/execute/mysql", statement="rows 1", limt="hunter2", **{'{"odd": "hunter2"}': "", "é": "1"}
                 )
-            # A body that is not a form is parsed as a single field name.
+            # If a body is not a form, all of it is parsed as the name of a field.
             await ana.send(
                 "POST", "token/auth", content=b"hunter2", headers={"Content-Type": "application/x-www-form-urlencoded"}
             )

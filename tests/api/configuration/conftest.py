@@ -17,7 +17,9 @@ SECRET_KEY = "k7Qm2vX9pLw4Rt8Zb3Nc6Yf1Hs5Jd0Ge"
 
 @pytest.fixture
 def open_with(tmp_path: Path, database_dsn: str) -> Opener:
-    """Opens the application with settings that combine the given TOML with the values that every server needs."""
+    """A function that opens the application with the given TOML settings and with the settings that every server
+    needs.
+    """
 
     def opener(toml: str = "", **environ: Any) -> AbstractAsyncContextManager[Api]:
         file = tmp_path / "queryserver.toml"

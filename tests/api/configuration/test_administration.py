@@ -22,7 +22,7 @@ async def admin(api: Api) -> Caller:
 
 @pytest.fixture
 def logged() -> Iterator[None]:
-    """Logging as on a server without a log file; `stop_logging` flushes all pending lines."""
+    """Configure logging as on a server without a log file. `stop_logging` flushes all pending lines."""
     configure_logging(LoggingSettings())
     yield
     stop_logging()
@@ -112,7 +112,7 @@ async def test_logs_are_the_last_lines_of_this_process_and_contain_no_token(admi
     assert sum(map(len, body["logs"])) <= 32 * 1024
     newest = (await admin.get("logs", reverse="true")).json()["logs"]
     newest.reverse()
-    # Lines logged between the two calls are appended and may push the oldest lines out of the buffer.
+    # Lines that are logged between the two calls are appended. They may push the oldest lines out of the buffer.
     first = next(line for line in body["logs"] if "first marker" in line)
     seen = body["logs"][body["logs"].index(first) :]
     assert newest[newest.index(first) :][: len(seen)] == seen

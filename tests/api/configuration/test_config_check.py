@@ -1,4 +1,4 @@
-"""Findings of the settings check, and stored connectors in get_config responses (Contract platform 7.1, 11)."""
+"""Findings of the settings check, also about stored connectors in get_config responses (Contract platform 7.1, 11)."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ Reader = Callable[[str], Settings]
 
 @pytest.fixture
 def read(tmp_path: Path, database_dsn: str) -> Reader:
-    """Reads settings from a TOML string and adds a working service database."""
+    """A function that reads settings from a TOML string and adds a working service database."""
 
     def reader(toml: str) -> Settings:
         file = tmp_path / "queryserver.toml"
@@ -42,7 +42,7 @@ def read(tmp_path: Path, database_dsn: str) -> Reader:
             "QUERYSERVER__DESKTOP__DATABASE__URL": database_dsn,
             "QUERYSERVER__DESKTOP__DATA_DIR": str(tmp_path / "data"),
             "QUERYSERVER__METADATA__INDEX__ENABLED": "false",
-            # Access through a proxy is covered by separate tests.
+            # Separate tests cover access through a proxy.
             "QUERYSERVER__DESKTOP__ALLOWED_HOSTS": "localhost",
             "QUERYSERVER__DESKTOP__METRICS__ALLOWED_NETWORKS": "",
         }
@@ -52,7 +52,7 @@ def read(tmp_path: Path, database_dsn: str) -> Reader:
 
 
 async def lines(settings: Settings, **how: bool) -> list[str]:
-    """The findings as the settings check prints them."""
+    """Return the findings in the format in which the settings check prints them."""
     return list(map(str, await check_settings(settings, **how)))
 
 
@@ -178,7 +178,7 @@ async def test_many_documents_are_reported_but_a_missing_extension_is_not(read, 
         in found
     )
     await connection.close()
-    # Searches are just as fast without this extension (ADR 37), so its absence is not a finding.
+    # Without this extension, searches are just as fast (ADR 37), so its absence is not a finding.
     assert not any("pg_trgm" in line for line in found)
 
 
@@ -199,7 +199,7 @@ async def test_local_results_on_several_hosts_must_be_shared(read, database_dsn,
 
 @asynccontextmanager
 async def from_another_address(port: int) -> AsyncIterator[int]:
-    """A local port whose connections reach the database from 127.0.0.9, as if the clients ran on another host."""
+    """Yield a local port whose connections reach the database from 127.0.0.9, as if the clients ran on another host."""
     pumps: set[asyncio.Task[None]] = set()
     closing: list[asyncio.StreamWriter] = []
 
@@ -222,7 +222,7 @@ async def from_another_address(port: int) -> AsyncIterator[int]:
 
 
 async def pump(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-    """Forward all bytes from source to target."""
+    """Forward all bytes from `source` to `target`, then close `target`."""
     while piece := await source.read(65536):
         target.write(piece)
         await target.drain()
@@ -244,7 +244,7 @@ async def create(admin: Caller, name: str, dialect: str, interface: str, **setti
 
 
 async def shown(caller: Caller) -> list[str]:
-    """Keys and ids of the interpreters that get_config lists."""
+    """Return the keys and ids of the interpreters that get_config lists."""
     return (await caller.post_ok("get_config"))["app_config"]["editor"]["interpreter_names"]
 
 

@@ -36,7 +36,7 @@ groups = "analysts"
 
 
 async def get_config(caller: Caller) -> dict[str, Any]:
-    """The get_config response; `Caller` checks its shape against the API tables."""
+    """Return the get_config response. `Caller` checks its shape against the API tables."""
     return await caller.post_ok("get_config")
 
 

@@ -1,4 +1,4 @@
-"""An application with its own service database for the connector tests."""
+"""A separate service database for the connector tests."""
 
 from collections.abc import AsyncIterator
 
@@ -13,7 +13,9 @@ from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
 @pytest.fixture(scope="session")
 async def connectors_database_dsn(postgres: EmbeddedPostgres, migrated_template: str) -> AsyncIterator[str]:
-    """A separate migrated service database, because all servers on one database share the stored connectors."""
+    """A migrated service database for the connector tests. It is separate, because all servers on a database share its
+    stored connectors.
+    """
     async for dsn in new_database(postgres, template=migrated_template):
         yield dsn
 

@@ -1,4 +1,4 @@
-"""Connector calls made by an administrator."""
+"""Calls with which an administrator manages connectors."""
 
 import json
 from collections.abc import Mapping
@@ -12,12 +12,12 @@ Values = Mapping[str, Any]
 
 
 def listed(settings: Values) -> list[dict[str, Any]]:
-    """Convert settings to their wire format, a list of name-value objects."""
+    """Convert settings to the format of requests, a list of objects with name and value."""
     return [{"name": name, "value": value} for name, value in settings.items()]
 
 
 def by_name(connector: Values) -> dict[str, Any]:
-    """Map a connector response's settings from name to value."""
+    """Convert the settings in a connector response to a mapping from name to value."""
     return {one["name"]: one["value"] for one in connector["settings"]}
 
 
@@ -35,14 +35,14 @@ class ConnectorAdmin:
         return await self.caller.post("connector/instance/update", connector=json.dumps(connector))
 
     async def save(self, **connector: Any) -> dict[str, Any]:
-        """Store a connector and return it; `settings` maps names to values."""
+        """Store a connector; return it as the response contains it. `settings` maps names to values."""
         return await self.send({**connector, "settings": listed(connector["settings"])})
 
     async def create(self, nice_name: str, dialect: str, interface: str, **settings: Any) -> dict[str, Any]:
         return await self.save(nice_name=nice_name, dialect=dialect, interface=interface, settings=settings)
 
     async def send(self, connector: object) -> dict[str, Any]:
-        """Send an update that must succeed; return the connector from the response."""
+        """Send an update that must succeed; return the connector in the response."""
         response = await self.update(connector)
         assert response.status_code == 200, response.text
         return response.json()["connector"]
@@ -55,7 +55,7 @@ class ConnectorAdmin:
         return response.status_code, body["code"], body.get("errors")
 
     async def shown(self, connector_id: str) -> dict[str, Any]:
-        """The body of a successful get call, without `status`."""
+        """Return the body of a get call, which must succeed, without the field `status`."""
         response = await self.caller.get(f"connector/instance/get/{connector_id}")
         assert response.status_code == 200, response.text
         body = response.json()
@@ -63,7 +63,7 @@ class ConnectorAdmin:
         return body
 
     async def instances(self) -> list[dict[str, Any]]:
-        """All connectors that the administrator sees, in listing order."""
+        """Return all connectors that the administrator sees, in listing order."""
         return await instances_of(self.caller)
 
     async def delete(self, connector_id: str) -> httpx.Response:
@@ -71,7 +71,7 @@ class ConnectorAdmin:
 
 
 async def instances_of(caller: Caller) -> list[dict[str, Any]]:
-    """All connectors that a caller sees, in listing order."""
+    """Return all connectors that the caller sees, in listing order."""
     body = (await caller.get("connector/instances")).json()
     seen = [group["category"] for group in body["connectors"]]
     assert seen == ["editor", "browsers", "catalogs", "optimizers", "schedulers", "plugins"]

@@ -1,4 +1,4 @@
-"""Tests for the call connector/instance/test (Contract platform 5.8)."""
+"""Tests of the call connector/instance/test (Contract platform 5.8)."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 @asynccontextmanager
 async def listening(serve: Serve) -> AsyncGenerator[int]:
-    """Run a server on loopback; yield its port."""
+    """Run a TCP server on loopback, which handles connections with `serve`; yield its port."""
 
     async def served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -42,14 +42,14 @@ async def listening(serve: Serve) -> AsyncGenerator[int]:
 
 
 async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Read until the client closes the connection, without ever responding."""
+    """Handle a connection without ever responding, until the client closes it."""
     while await reader.read(4096):
         pass
     writer.write_eof()
 
 
 def speaking(status: int, body: str, seen: list[str] | None = None) -> Serve:
-    """Build a handler that answers a single HTTP request with this status and body."""
+    """Return a handler that responds to one HTTP request with this status and body."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
@@ -62,12 +62,12 @@ def speaking(status: int, body: str, seen: list[str] | None = None) -> Serve:
 
 
 def limited(directory: Path, timeout_s: int) -> dict[str, Any]:
-    """The `desktop` settings of a server with this timeout for connection tests."""
+    """Return the `desktop` settings of a server with this timeout for connection tests."""
     return {"connector_policy": {"test_timeout_s": timeout_s, "local_database_dir": directory / "databases"}}
 
 
 async def outcome_of(caller: Caller, dialect: str, interface: str, /, **settings: Any) -> dict[str, Any]:
-    """Run a connection test; return its response."""
+    """Run a connection test; return the response body."""
     given = {"dialect": dialect, "interface": interface, "nice_name": "Tried", "settings": listed(settings)}
     response = await caller.post("connector/instance/test", connector=json.dumps(given))
     assert response.status_code == 200, response.text
@@ -81,7 +81,7 @@ async def outcome_of(caller: Caller, dialect: str, interface: str, /, **settings
 
 
 def last(body: dict[str, Any]) -> tuple[str, bool, str]:
-    """The name and result of the last check, and the overall reason."""
+    """Return the name and result of the last check, and the reason for the overall outcome."""
     return body["checks"][-1]["name"], body["checks"][-1]["ok"], body["reason"]
 
 
@@ -156,7 +156,7 @@ _SILENT = [
 @pytest.mark.platform(73)
 async def test_silent_server_times_out_within_the_limit(small_api: ApiOpener, tmp_path: Path) -> None:
     bodies: dict[str, dict[str, Any]] = {}
-    for timeout_s in (1, 4, 16):  # connecting may take longer than a second on a busy machine
+    for timeout_s in (1, 4, 16):  # on a busy machine, connecting may take longer than a second
         async with small_api(desktop=limited(tmp_path, timeout_s)) as api, listening(silent) as port:
             bodies = await _of_silent(await api.user("root", admin=True), port)
         others = [body for dialect, body in bodies.items() if not _is_given_up(dialect, body, timeout_s)]
@@ -168,8 +168,9 @@ async def test_silent_server_times_out_within_the_limit(small_api: ApiOpener, tm
 
 
 async def _of_silent(admin: Caller, port: int) -> dict[str, dict[str, Any]]:
-    """Run connection tests against an unresponsive server; return outcomes by dialect. Respects the limit on concurrent
-    tests.
+    """Run connection tests with a server that never responds; return the response bodies by dialect.
+
+    At most four tests run concurrently, because the service limits their number.
     """
     at_once = asyncio.Semaphore(4)
 
@@ -183,12 +184,12 @@ async def _of_silent(admin: Caller, port: int) -> dict[str, dict[str, Any]]:
 
 
 def _failed(body: dict[str, Any]) -> list[str]:
-    """Names of the failed checks."""
+    """Return the names of the failed checks."""
     return [one["name"] for one in body["checks"] if not one["ok"]]
 
 
 def _came_too_late(body: dict[str, Any]) -> bool:
-    """Whether the timeout expired before a connection to the unresponsive server was established."""
+    """Return whether the timeout expired before a connection to the server was established."""
     return _failed(body) in (["resolve"], ["connect"]) and body["reason"] == "timeout"
 
 

@@ -1,4 +1,4 @@
-"""Connector commands alongside a running server, and examples/install (Contract platform 5.9, 12)."""
+"""Connector commands that run while a server is running, and examples/install (Contract platform 5.9, 12)."""
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -24,7 +24,7 @@ async def served(small_api: ApiOpener) -> AsyncIterator[Api]:
 
 @pytest.fixture
 def environ(tmp_path: Path, database_dsn: str) -> dict[str, str]:
-    """The environment of a command that uses the running server's database."""
+    """Environment variables of a command that uses the running server's database."""
     return {
         "QUERYSERVER__DESKTOP__DATABASE__URL": database_dsn,
         "QUERYSERVER__DESKTOP__SECRET_KEY": _OLD_KEY,
@@ -35,7 +35,7 @@ def environ(tmp_path: Path, database_dsn: str) -> dict[str, str]:
 
 @pytest.fixture
 def command(tmp_path: Path, environ: dict[str, str]) -> Command:
-    """The command-line program, configured with the server's secret key."""
+    """The command-line program with the server's secret key."""
     return command_in(tmp_path, **environ)
 
 
@@ -113,7 +113,7 @@ async def test_former_keys_are_not_needed_after_rotation(served, command, tmp_pa
     assert counts["others"] >= 1
     exported = json.loads((await new_only("connector", "export")).out)
     assert by_name(exported[0])["url"] == users_url.replace("planted-secret", "********")
-    # The previous key can no longer decrypt the stored secrets.
+    # The stored secrets can no longer be decrypted with the previous key.
     assert (await command("rotate-keys")).code == 3
 
 

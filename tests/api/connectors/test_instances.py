@@ -275,7 +275,7 @@ async def test_types_that_cannot_run_can_be_stored_and_edited(admin: ConnectorAd
 
 @pytest.fixture
 def command(tmp_path: Path, connectors_database_dsn: str) -> Command:
-    """The command-line program alongside the running server."""
+    """The command-line program, which uses the running server's database."""
     return command_in(tmp_path, QUERYSERVER__DESKTOP__DATABASE__URL=connectors_database_dsn)
 
 
@@ -295,7 +295,7 @@ async def test_grants_and_revocations_apply_to_the_next_call(api: Api, admin: Co
     assert (await command("ungrant", "watchers", f"connector:{number}")).code == 0
     assert await _sees(ana, number) is False
     assert await ana.refused("editor/fetch_result_data", operationId=operation) == (403, -1, "permission_denied")
-    # Covers both a grant to everyone and a grant through another group.
+    # A user may also see the connector because of a grant to everyone or to another of the user's groups.
     groups = Groups(api.database, AuthSettings())
     await groups.grant("default", "connector:*")
     try:
@@ -340,7 +340,7 @@ async def test_grant_for_a_future_id_does_not_open_a_later_connector(api: Api, a
 
 
 async def _sees(caller: Caller, number: str) -> bool:
-    """Whether the caller sees the connector. Fails unless list, get and execute calls agree."""
+    """Return whether the caller sees the connector. Fails unless the list, get and execute calls agree."""
     listed = number in {one["id"] for one in await instances_of(caller)}
     got = (await caller.get(f"connector/instance/get/{number}")).status_code == 200
     executed = await caller.post(f"editor/execute/{number}", statement="select 1", wait=30)
@@ -351,14 +351,14 @@ async def _sees(caller: Caller, number: str) -> bool:
 
 ENCODINGS = ("form", "json with texts", "json")
 
-# Fields that differ between otherwise identical calls: generated ids, times, and durations.
+# Fields that differ between otherwise identical calls: generated ids, times and durations.
 _VOLATILE = frozenset({"id", "last_modified", "ms", "duration_ms"})
 _IDS = frozenset({"added", "updated", "unchanged"})
 
 
 @dataclass
 class Sender:
-    """An administrator who sends every body in one encoding and records the responses without volatile fields."""
+    """An administrator who sends every body in one encoding. It records the responses without the fields that vary."""
 
     caller: Caller
     encoding: str
@@ -377,7 +377,7 @@ class Sender:
 
 
 def stable(value: Any, name: str = "") -> Any:
-    # A stored connector's `name` is its numeric id; the names of settings and checks are never numeric.
+    # The `name` of a stored connector is its numeric id. Names of settings and checks are never numeric.
     if name in _VOLATILE or (name == "name" and isinstance(value, str) and value.isdecimal()):
         return None if value is None else "…"
     if isinstance(value, dict):
@@ -388,7 +388,7 @@ def stable(value: Any, name: str = "") -> Any:
 
 
 async def whole_life(sender: Sender) -> None:
-    """Create, use and delete a connector, including calls that are refused; then install and remove the examples."""
+    """Create, use and delete a connector, and install and remove the examples. Some of the calls are refused."""
     drawer = {"nice_name": "Drawer", "dialect": "sqlite", "interface": "sqlite"}
     made = (await sender.post("connector/instance/update", connector={**drawer, "description": "Ours"}))["connector"]
     await sender.post("connector/instance/update", connector=drawer)
@@ -421,7 +421,7 @@ async def test_administrator_calls_are_equivalent_in_every_encoding(small_api: A
             sender = Sender(await api.user("root", admin=True), encoding)
             await whole_life(sender)
             answers_by_encoding[encoding] = sender.answers
-    # The task server's calls are covered by tests/api/taskserver.
+    # tests/api/taskserver covers the task server's calls.
     served = {
         row.path
         for row in read_operations()

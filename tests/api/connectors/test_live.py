@@ -1,4 +1,6 @@
-"""Stored connectors in use: changes on one server apply to the next call on every server (Contract platform 4.3, 5)."""
+"""Stored connectors in use. A change on one server applies to the next call on every server (Contract platform 4.3,
+5).
+"""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -30,7 +32,7 @@ _WHO = "SELECT current_setting('application_name') AS who"
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """Two servers on one database; `admin` calls the first server, `ana` calls both."""
+    """Two servers on one database. `admin` calls the first server, and `ana` calls both."""
 
     first: Api
     second: Api
@@ -51,22 +53,22 @@ class Servers:
 
     @property
     def there(self) -> Caller:
-        """The user ana on the second server."""
+        """The user ana as a caller of the second server."""
         return Caller(self.second, self.ana.username, self.ana.headers)
 
     def url(self, name: str) -> str:
-        """The URL of the users' database, with `name` as the application name of its connections."""
+        """Return the URL of the users' database. Its connections have the application name `name`."""
         return f"{self.users_url}?application_name={name}"
 
     async def new(self, name: str, **more: Any) -> dict[str, Any]:
-        """Create a PostgreSQL connector whose connections use `name` as their application name."""
+        """Create a PostgreSQL connector whose connections have the application name `name`."""
         settings = listed({"url": self.url(name)})
         return await self.admin.send(
             {"nice_name": name, "dialect": "postgresql", "interface": "sqlalchemy", "settings": settings, **more}
         )
 
     async def connections(self, name: str) -> int:
-        """Number of connections with this application name that are open on the engine."""
+        """Return the number of open connections with this application name on the engine."""
         return await self.users.value("select count(*) from pg_stat_activity where application_name = $1", name)
 
     async def drained(self, name: str) -> None:
@@ -80,7 +82,7 @@ class Servers:
 
 @pytest.fixture
 async def servers(small_api: ApiOpener, users_url: str) -> AsyncIterator[Servers]:
-    """Two servers, with their own administrator and user, for a single test."""
+    """Two servers for one test, with an administrator and a user."""
     async with (
         small_api() as first,
         small_api() as second,
@@ -96,7 +98,7 @@ def name() -> str:
 
 
 async def offered(caller: Caller) -> list[str]:
-    """The interpreters that get_config lists."""
+    """Return the interpreters that get_config lists."""
     return (await caller.post_ok("get_config"))["app_config"]["editor"]["interpreter_names"]
 
 
@@ -208,7 +210,7 @@ async def test_session_is_still_served_after_its_server_lost_the_driver(servers,
 
 
 async def _is_unheard(_: object) -> None:
-    """Simulate a lost notification, so that only the periodic sweep finds unclaimed statements."""
+    """Simulate a lost notification. Only the periodic sweep then finds unclaimed statements."""
     raise DatabaseUnavailable
 
 
@@ -258,7 +260,7 @@ async def test_statement_submitted_during_connector_deletion_ends(servers: Serve
     made = await servers.new(name)
     late = (await servers.ana.run(made["id"], _WHO))["history_uuid"]
     assert (await servers.admin.delete(made["id"])).status_code == 200
-    # Simulate a statement that was recorded after the deletion counted statements but before it committed.
+    # Simulate a statement that was recorded after the deletion had counted statements, but before it was committed.
     await servers.first.database.execute(
         "update statements set state = 'waiting', ended_at = null, sent_at = null, owner = null, lease_until = null"
         " where id = $1",

@@ -20,14 +20,14 @@ _PLANTED = "planted-outside"
 
 @dataclass(frozen=True, slots=True)
 class FileServer:
-    """A server, its administrator, and its database directory."""
+    """A server with local databases, its administrator, and its database directory."""
 
     admin: ConnectorAdmin
     databases: Path
 
     @property
     def caller(self) -> Caller:
-        """The administrator as a caller, who may use the connectors created here."""
+        """The administrator as a caller, who may use the connectors of these tests."""
         return self.admin.caller
 
     async def new(self, dialect: str, path: str, **settings: Any) -> str:
@@ -47,7 +47,7 @@ class FileServer:
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """A directory outside the database directory. Responses may contain its path only where they repeat statements."""
+    """A directory outside the database directory. Responses may contain its path only where they repeat a statement."""
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="beside") as directory:
         (Path(directory) / "secret.csv").write_text(f"a\n{_PLANTED}\n")
         yield Path(directory)

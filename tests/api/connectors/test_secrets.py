@@ -1,4 +1,6 @@
-"""Secrets, and forbidden drivers, options and hosts, in stored connectors (Contract platform 5.1, 5.11; T7, T8)."""
+"""Secrets in stored connectors, and drivers, options and hosts that they may not use (Contract platform 5.1, 5.11; T7,
+T8).
+"""
 
 import json
 import logging
@@ -20,7 +22,7 @@ _PLANTED = ("planted-whole", "planted-in-url", "planted-new", "planted-refused",
 
 
 async def dump(dsn: str) -> str:
-    """Every row of every table in the database, as text."""
+    """Return all rows of all tables in the database as one string."""
     connection = await asyncpg.connect(dsn)
     try:
         tables = await connection.fetch("select relname from pg_stat_user_tables order by relname")
@@ -31,7 +33,7 @@ async def dump(dsn: str) -> str:
 
 
 class RecordedResponses:
-    """Records every response of an application as text, including headers."""
+    """Records the headers and content of all responses of an application."""
 
     def __init__(self, api: Api) -> None:
         self.texts: list[str] = []
@@ -225,7 +227,7 @@ def encoded(name: str) -> str:
 
 
 def spellings(name: str) -> set[str]:
-    """Spellings of an option name that drivers treat as equivalent."""
+    """Return the spellings of an option name that drivers treat as the same option."""
     return {name, mixed(name), name.upper(), name.replace("_", "-")}
 
 

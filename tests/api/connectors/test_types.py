@@ -1,4 +1,4 @@
-"""The calls types and new: the connector catalog over HTTP (Contract platform 5.2, 5.4)."""
+"""The calls types and new, which return the connector catalog (Contract platform 5.2, 5.4)."""
 
 import json
 from typing import Any
@@ -13,7 +13,7 @@ from queryserver.platform.settings.editor import BeeswaxSettings, ImpalaSettings
 
 _CATEGORIES = ["editor", "browsers", "catalogs", "optimizers", "schedulers", "plugins"]
 _PROGRAMS = {("pyspark", "livy"), ("spark", "livy"), ("pig", "oozie"), ("java", "oozie")}
-"""Dialect and interface of editors for languages other than SQL."""
+"""The dialects and interfaces of editors for languages other than SQL."""
 _FLAGS = {
     "is_sql",
     "sql_identifier_quote",

@@ -1,4 +1,4 @@
-"""User and group listings for administrators (Contract platform 6)."""
+"""Lists of users and groups for administrators (Contract platform 6)."""
 
 import asyncio
 import json
@@ -28,14 +28,14 @@ PATHS = ("get_users", "users", "users/autocomplete")
 
 @pytest.fixture
 async def admin(tmp_path: Path, database_dsn: str, users_url: str) -> AsyncIterator[Caller]:
-    """The administrator root, on an application that has no other users than this test's."""
+    """The administrator root of an application. The application has only the users that the test creates."""
     async with open_api(make_settings(tmp_path, database_dsn, users_url)) as api:
         yield await sign_in(api, "root", admin=True, groups=())
 
 
 @pytest.fixture
 async def anyone(api: Api) -> Caller:
-    """An administrator of the shared application, for calls that must fail."""
+    """An administrator of the shared application, who makes calls that must fail."""
     return await api.user("administrator", admin=True)
 
 
@@ -322,7 +322,7 @@ async def test_listing_many_users_does_not_block_the_event_loop(admin: Caller) -
     longest_s: list[float] = []
 
     async def watched(call: Awaitable[T]) -> T:
-        """Await the call; append to `longest_s` the longest CPU time between two event loop iterations."""
+        """Await the call. The longest CPU time between two iterations of the event loop is appended to `longest_s`."""
         waited = [0.0]
 
         async def watch() -> None:
@@ -338,7 +338,7 @@ async def test_listing_many_users_does_not_block_the_event_loop(admin: Caller) -
             watcher.cancel()
             longest_s.append(max(waited))
 
-    # The limit is relative, ten thousand times the cost of one user, because the machine may be slow.
+    # Because the machine may be slow, the limit is relative: ten thousand times the cost of one user.
     in_one_piece_s = processor_s(
         lambda: [UserSummary(n, f"user{n}", ("default",), True, False, False) for n in range(10001)]
     )

@@ -1,4 +1,4 @@
-"""Calls that inspect files, with default parameters that suit most tests."""
+"""Calls that inspect files. The default parameters suit most tests."""
 
 from typing import Any
 from urllib.parse import quote
@@ -11,7 +11,7 @@ FILE = "importer/file"
 
 
 async def guess(caller: Caller, file_path: str, **query: Any) -> httpx.Response:
-    """Call guess_metadata for an uploaded file, or for a remote file if `import_type` is given."""
+    """Call guess_metadata for an uploaded file, or for a remote file if `import_type` is "remote"."""
     return await caller.get(f"{FILE}/guess_metadata/", **{"file_path": file_path, "import_type": "local", **query})
 
 
@@ -21,7 +21,7 @@ async def header(caller: Caller, file_path: str, file_type: str = "csv", **query
 
 
 async def preview(caller: Caller, file_path: str, file_type: str = "csv", **query: Any) -> httpx.Response:
-    """Request a preview, for the Hive dialect, of a file with a header."""
+    """Call preview for a file with a header, by default for the dialect Hive."""
     asked = {
         "file_path": file_path,
         "file_type": file_type,
@@ -34,7 +34,7 @@ async def preview(caller: Caller, file_path: str, file_type: str = "csv", **quer
 
 
 async def shown(caller: Caller, content: bytes | str, file_type: str = "csv", **query: Any) -> dict[str, Any]:
-    """Upload the content; return its preview."""
+    """Upload the content; return the body of its preview."""
     reference = await uploaded(caller, content.encode() if isinstance(content, str) else content)
     answer = await preview(caller, reference, file_type, **query)
     assert answer.status_code == 200, answer.text
@@ -42,7 +42,9 @@ async def shown(caller: Caller, content: bytes | str, file_type: str = "csv", **
 
 
 async def asked_raw(caller: Caller, call: str, **query: str) -> httpx.Response:
-    """Send a request whose parameter values are percent-encoded, except for ASCII letters and digits."""
+    """Send a request in which all characters of parameter values are percent-encoded, except for ASCII letters and
+    digits.
+    """
     words = "&".join(f"{name}={''.join(map(_encoded, value))}" for name, value in query.items())
     return await caller.send("GET", f"{FILE}/{call}?{words}")
 
@@ -52,7 +54,7 @@ def _encoded(character: str) -> str:
 
 
 def names(body: dict[str, Any]) -> list[str]:
-    """A preview's column names."""
+    """Return the column names in a preview."""
     return [column["name"] for column in body["columns"]]
 
 

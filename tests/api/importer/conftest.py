@@ -1,4 +1,4 @@
-"""Fixtures for imports of files into tables; the shared application is in tests/api/conftest.py."""
+"""Fixtures for imports of files into tables. The shared application is in tests/api/conftest.py."""
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -18,15 +18,15 @@ ImporterOpener = Callable[..., AbstractAsyncContextManager[Api]]
 
 
 def importer_settings(directory: Path, database_dsn: str, **importer: Any) -> Settings:
-    """Settings with a local root for remote files, and with the given importer settings."""
+    """Return settings with a local root for remote files and with the given importer settings."""
     return storage_settings(directory, database_dsn, tables={"importer": importer})
 
 
 @pytest.fixture
 def small_importer(tmp_path: Path, shared_database_dsn: str) -> ImporterOpener:
-    """Opens an application with the given importer settings and this test's own upload area.
+    """A function that opens an application with the given importer settings. Its upload area belongs to this test.
 
-    A second call opens another instance with the same upload area.
+    The second call opens another instance with the same upload area.
     """
 
     def opener(**importer: Any) -> AbstractAsyncContextManager[Api]:
@@ -41,14 +41,14 @@ async def upload(caller: Caller, content: bytes = CONTENT, name: str = "sales.cs
 
 
 async def uploaded(caller: Caller, content: bytes = CONTENT, name: str = "sales.csv") -> str:
-    """Upload a file; return its reference."""
+    """Upload a file, which must succeed; return the reference to it."""
     answer = await upload(caller, content, name)
     assert answer.status_code == 201, answer.text
     return answer.json()["file_path"]
 
 
 def refusal(answer: httpx.Response) -> tuple[int, str]:
-    """HTTP status and `code` of a failed importer call."""
+    """Return the HTTP status and the `code` of a failed importer call."""
     body = answer.json()
     assert set(body) == {"error", "code"}
     assert body["error"]

@@ -1,4 +1,4 @@
-"""Store files as import sources: tests that are identical for every store. `EverywhereContract` inherits them."""
+"""Tests of imports from files in stores, which are the same for every store. `EverywhereContract` inherits them."""
 
 from pathlib import Path
 from random import Random

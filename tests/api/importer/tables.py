@@ -1,4 +1,4 @@
-"""Imports of files into tables, on an application with its own databases."""
+"""Imports of files into tables. The application has its own databases."""
 
 import json
 from collections.abc import AsyncIterator, Mapping
@@ -17,7 +17,7 @@ CONTENT = b"id,name,price,day\n1,anna,1.50,2025-01-15\n2,,2.25,\n3,carl,,2025-01
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """The application, and the directory that serves as its local root."""
+    """An application, and the directory that serves as its local root."""
 
     api: Api
     root: Path
@@ -31,14 +31,14 @@ class Tables:
         return engine
 
     def shared_file(self, name: str, content: bytes) -> str:
-        """Create a file that every user may read; return its path."""
+        """Create a file that all users may read; return its path."""
         (self.root / "shared" / name).write_bytes(content)
         return f"file:///shared/{name}"
 
 
 def table_settings(directory: Path, database_dsn: str, users_url: str, **editor: Any) -> Any:
-    """Settings with three databases that are always available, and with one read-only, one restricted and one unusable
-    database.
+    """Return settings with three databases that are always available, one that is read-only, one that is restricted to
+    a group, and one that is unusable.
     """
     databases = directory / "databases"
     databases.mkdir(exist_ok=True)
@@ -95,7 +95,7 @@ async def open_tables(directory: Path, database_dsn: str, users_url: str, **edit
 
 
 async def ask(caller: Caller, connector: str, table: str, **fields: Any) -> httpx.Response:
-    """Call create_table, by default for an upload of CONTENT; return the response."""
+    """Call create_table; return the response. By default, the file is an upload of CONTENT."""
     given: dict[str, Any] = {
         "import_type": "local",
         "file_type": "csv",
@@ -112,14 +112,16 @@ async def ask(caller: Caller, connector: str, table: str, **fields: Any) -> http
 
 
 async def started(caller: Caller, connector: str, table: str, **fields: Any) -> str:
-    """Start an import; return its operation."""
+    """Start an import, which must be accepted; return the operation id."""
     answer = await ask(caller, connector, table, **fields)
     assert answer.status_code == 202, answer.text
     return answer.json()["history_uuid"]
 
 
 async def imported(caller: Caller, connector: str, table: str, **fields: Any) -> Mapping[str, Any]:
-    """Run an import that must succeed; return the result row by column name, plus `operation` and `log`."""
+    """Run an import that must succeed. Return the row of its result by column name, together with `operation` and
+    `log`.
+    """
     operation = await started(caller, connector, table, **fields)
     end = await caller.ended(operation)
     assert (end["status"], end["query_status"]["state"]) == (0, "available"), end
@@ -134,7 +136,7 @@ async def imported(caller: Caller, connector: str, table: str, **fields: Any) ->
 
 
 async def failed(caller: Caller, connector: str, table: str, **fields: Any) -> tuple[str, str, str]:
-    """Run an import that must fail; return its `code`, message and log."""
+    """Run an import that must fail; return its code, message and log."""
     operation = await started(caller, connector, table, **fields)
     end = await caller.ended(operation)
     assert end["query_status"]["state"] == "failed", end
@@ -156,7 +158,7 @@ async def rows(caller: Caller, connector: str, table: str, columns: str = "*", o
 
 
 async def tables_like(caller: Caller, connector: str, part: str) -> list[str]:
-    """Names of the tables and views that contain `part`, including staging tables."""
+    """Return the names of the tables and views that contain `part`. Staging tables are included."""
     sql = (
         "SELECT name FROM sqlite_master"
         if connector == "sqlite"

@@ -38,9 +38,10 @@ _numbers = count(1)
 async def tables(
     postgres: EmbeddedPostgres, migrated_template: str, tmp_path_factory: pytest.TempPathFactory, users_url: str
 ) -> AsyncIterator[Tables]:
-    """One application on its own service database, shared by all tests of a process.
+    """An application with its own service database, which all tests of a process share.
 
-    Only one process per service database may hold its DuckDB file.
+    The database is not shared between processes, because only one process per service database may hold the DuckDB
+    file.
     """
     async for dsn in new_database(postgres, template=migrated_template):
         async for opened in open_tables(tmp_path_factory.mktemp("tables"), dsn, users_url):
@@ -58,7 +59,7 @@ def connector(request: pytest.FixtureRequest) -> str:
 
 
 def new_table() -> str:
-    """A unique table name."""
+    """A table name that no other test uses."""
     return f"t{next(_numbers)}_import"
 
 
@@ -300,7 +301,7 @@ class TestLayout:
 
 
 def data_file(package: str, folder: str) -> Path:
-    """Path of a data file in an installed package, located without importing the package."""
+    """Return the path of a folder with data files in an installed package. The package is not imported."""
     found = importlib.util.find_spec(package)
     assert found is not None
     assert found.origin is not None
@@ -315,7 +316,7 @@ class TestWrittenForms:
     FIELDS: ClassVar[dict[str, str]] = {"file_type": "delimiter_format", "field_separator": ";"}
 
     async def test_preview_columns_can_be_sent_back(self, ana: Caller, connector: str, table: str):
-        """Covers every dialect, and both unambiguously detected and explicitly specified formats."""
+        """Every dialect is tested, with formats that are detected unambiguously and with formats that are given."""
         path = await uploaded(ana, self.CONTENT)
         query = {"sql_dialect": None, "connector": connector, "date_format": "%d/%m/%Y", **self.FIELDS}
         shown = (await preview(ana, path, **query)).json()
@@ -332,7 +333,7 @@ class TestWrittenForms:
         ]
 
     async def test_sample_data_sets_are_imported(self, ana: Caller, table: str):
-        """One data set has dates such as `Jan 1 2000`; the other has a header of one word and years, and numbers with
+        """The first data set has dates such as `Jan 1 2000`. The other one has years in its header, and numbers with
         commas.
         """
         stocks = data_file("vega_datasets", "_data/stocks.csv")

@@ -23,13 +23,13 @@ LARGE = b"id,text\n" + b"".join(b"%d,%s\n" % (n, b"x" * 40) for n in range(200_0
 async def opened(
     postgres: EmbeddedPostgres, migrated_template: str, tmp_path_factory: pytest.TempPathFactory, users_url: str
 ) -> AsyncIterator[Tables]:
-    """An application on its own service database, so that no other process sweeps its statements. Users may run two
+    """An application with its own service database, so that no other process sweeps its statements. A user may run two
     statements at a time.
     """
     async for dsn in new_database(postgres, template=migrated_template):
         directory = tmp_path_factory.mktemp("stopping")
         with pytest.MonkeyPatch.context() as patched:
-            # The janitor searches for orphaned tables only when a test triggers it.
+            # The janitor searches for orphaned tables only if a test triggers it.
             patched.setattr("queryserver.imports.repository._SEARCH_EVERY_S", 3600.0)
             async for tables in open_tables(directory, dsn, users_url, max_statements_per_user=2):
                 yield tables
@@ -37,7 +37,7 @@ async def opened(
 
 @pytest.fixture
 async def tables(opened: Tables) -> Tables:
-    """The application, after all statements of earlier tests have ended. Its slow engine is empty and does not block
+    """The application, after all statements of earlier tests have ended. Its engine `slow` is empty and holds no
     loads.
     """
     slow = opened.slow
@@ -56,12 +56,12 @@ async def ana(tables: Tables) -> Caller:
 
 
 async def eventually_loading(tables: Tables) -> None:
-    """Wait until the slow engine has a staging table, which means that a load has begun."""
+    """Wait until the engine `slow` has a staging table, which shows that a load has begun."""
     await until(lambda: any(name.name.startswith("_qs_import_") for name in tables.slow.tables))
 
 
 async def eventually_progressing(ana: Caller, operation: str) -> None:
-    """Wait until progress of the load has been recorded."""
+    """Wait until the load's progress has been recorded."""
 
     async def progress() -> bool:
         return bool((await ana.on(operation, "get_logs"))["progress"])
@@ -74,7 +74,7 @@ async def leftovers(tables: Tables) -> int:
 
 
 async def left_behind(tables: Tables, caller: Caller, connector: str, table: str, statement_id: UUID) -> None:
-    """Create a table and the record of it that a crashed import leaves behind."""
+    """Create a table, and record it as left behind by an import whose server crashed."""
     await caller.run(connector, f"CREATE TABLE {quoted(table)} (a INTEGER)")
     user_id = await tables.api.database.value("select id from users where username = $1", caller.username)
     await tables.api.database.execute(
@@ -140,7 +140,9 @@ class TestLimits:
         assert (await imported(ana, "slow", "t3", file_path=path))["rows_loaded"] == ROWS
 
     async def test_engine_never_executes_the_history_text(self, tables: Tables, ana: Caller):
-        """The fake engine rejects statements that it cannot parse, so executing the text would fail the import."""
+        """The fake engine rejects statements that it cannot parse, so the import would fail if the text were
+        executed.
+        """
         await imported(ana, "slow", "t")
         assert "CREATE TABLE `t`" in (await ana.history(doc_type="hive"))["history"][0]["data"]["statement"]
         assert tables.slow.loads == 1
@@ -155,7 +157,7 @@ async def test_concurrent_appends_to_a_missing_table_all_arrive(tables: Tables, 
     tables.slow.release()
     assert [(await ana.ended(one))["query_status"]["state"] for one in operations] == ["available", "available"]
     assert [table.rows for table in tables.slow.tables.values()] == [2 * ROWS]
-    # One of the two imports loaded twice, because the other had created the table in the meantime.
+    # One of the two imports loaded twice, because the other one had created the table in the meantime.
     assert tables.slow.loads == 3
     assert await leftovers(tables) == 0
 
@@ -225,7 +227,7 @@ class TestJanitor:
         assert tables.slow.tables == {}
 
     async def test_import_of_a_lost_server_fails_and_its_tables_are_dropped(self, tables: Tables, ana: Caller):
-        """The next sweep finds the import's record, whose lease has expired, and wakes the janitor."""
+        """The next sweep finds the record of the import, whose lease has expired, and wakes the janitor."""
         tables.slow.hold()
         tables.slow.refuse_drops = True
         operation = await started(ana, "slow", "t", file_path=await uploaded(ana, CONTENT))

@@ -1,4 +1,4 @@
-"""Rules common to all importer calls, and malicious files (Contract importer 2, 14.4, 14.5)."""
+"""Rules for all importer calls, and malicious files (Contract importer 2, 14.4, 14.5)."""
 
 import shutil
 import time
@@ -141,7 +141,9 @@ SAMPLE = 256 * KIB
 
 
 class Timed:
-    """Fails if the block uses more CPU time in this process than the limit; other processes do not count."""
+    """Fails if its block uses more CPU time in this process than `seconds`. The CPU time of other processes is not
+    counted.
+    """
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -201,7 +203,7 @@ class TestText:
 
     @pytest.mark.parametrize("width", [1000, MIB // 2])
     async def test_field_crossing_the_sample_end_is_measured_in_full(self, ana: Caller, width: int):
-        """The field follows seven and a half MiB of records, so half of it lies past the end of the sample."""
+        """The field follows seven and a half MiB of records. Half of it is therefore behind the end of the sample."""
         line = b"1," + b"y" * width + b"\n"
         before = b"a,b\n" + line * (15 * MIB // 2 // len(line))
         too_long = await uploaded(ana, before + b"1," + b"x" * (MIB + 1) + b"\n")
@@ -226,7 +228,7 @@ class TestWorkbooks:
 
 
 def bomb(path: Path, kind: str) -> Path:
-    """A workbook that exceeds one of the limits in Contract importer 14.4."""
+    """Write a workbook that exceeds one of the limits in Contract importer 14.4; return its path."""
     parts: dict[str, str | bytes] = {**workbook_parts({"one": column_xml(["<c><v>1</v></c>"])})}
     if kind == "ratio":
         parts["xl/media/a"] = bytes(8 * MIB)
@@ -246,7 +248,7 @@ def bomb(path: Path, kind: str) -> Path:
 
 
 def _with_false_size(path: Path) -> Path:
-    """Change the ZIP directory to claim 600 MiB for the worksheet."""
+    """Change the ZIP directory, so that it states a size of 600 MiB for the worksheet."""
     content = bytearray(path.read_bytes())
     entry = content.rindex(b"PK\x01\x02", 0, content.rindex(b"xl/worksheets/sheet1.xml"))
     content[entry + 24 : entry + 28] = (600 * MIB).to_bytes(4, "little")
@@ -256,7 +258,7 @@ def _with_false_size(path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 async def world(tmp_path_factory: pytest.TempPathFactory, shared_database_dsn: str) -> AsyncIterator[World]:
-    """An application whose HDFS store contains odd files."""
+    """An application whose HDFS store can contain misbehaving files."""
     directory = tmp_path_factory.mktemp("odd-files")
     memory = {**memory_stores(), Scheme.HDFS: OddFileSystem()}
     settings = storage_settings(directory, shared_database_dsn)

@@ -23,7 +23,7 @@ from queryserver.imports.model import PREVIEW_DIALECTS
 async def test_documented_case_gives_the_expected_result(
     ana: Caller, bob: Caller, number: int, text: str, answer: bool
 ):
-    caller = (ana, bob)[number % 2]  # a user may keep at most 50 files
+    caller = (ana, bob)[number % 2]  # each user may keep only 50 files
     reference = await uploaded(caller, text.encode())
     guessed = (await guess(caller, reference)).json()
     told = await header(caller, reference, guessed["type"])
@@ -107,7 +107,7 @@ async def test_blank_file_is_reported_as_empty(ana: Caller):
 
 
 def workbook(directory: Path, *sheets: str) -> bytes:
-    """A workbook with sheets of these names; each sheet contains a single cell."""
+    """Return a workbook with sheets of these names. Each sheet has one cell."""
     parts = workbook_parts(dict.fromkeys(sheets, column_xml(["<c><v>1</v></c>"])))
     return write_package(directory / "book.xlsx", parts).read_bytes()
 
@@ -263,7 +263,7 @@ class TestParameters:
         assert (await guess(ana, reference)).status_code == 200
 
 
-# The types in the order in which the specification lists them.
+# The types in the order of the specification.
 _HIVE = [
     "ARRAY", "BIGINT", "BINARY", "BOOLEAN", "DATE", "DECIMAL", "DOUBLE", "FLOAT", "INT", "INTERVAL DAY TO SECOND",
     "SMALLINT", "STRING", "STRUCT", "TIMESTAMP", "TINYINT",

@@ -144,7 +144,7 @@ class TestSeparators:
     @pytest.mark.parametrize("escape", [False, True])
     @pytest.mark.parametrize("text", [case[1] for case in CASES])
     async def test_guessed_separators_can_be_sent_back(self, api: Api, text: str, escape: bool):
-        ana = await api.user("ana")  # A separate user, because a user may keep only a limited number of files.
+        ana = await api.user("ana")  # a new user, because each user may keep only a limited number of files
         reference = await uploaded(ana, text.encode())
         guessed = (await guess(ana, reference)).json()
         separators = {name: guessed[name] for name in ("field_separator", "quote_char", "record_separator")}
@@ -369,7 +369,7 @@ class TestParameters:
 
 
 def escaped(character: str) -> str:
-    """Escape the character like a client that escapes everything except letters and digits."""
+    """Escape a character as a client does that escapes everything except letters and digits."""
     known = {"\t": "\\t", "\n": "\\n", "\r": "\\r", '"': '\\"', "'": "\\'", "\\": "\\\\"}
     return known.get(character, f"\\x{ord(character):02x}")
 

@@ -1,4 +1,4 @@
-"""Workbooks, and record files such as NDJSON, Avro and Arrow (Contract importer 4, 5, 7, 8a, 12.2)."""
+"""Workbooks, and files of records such as NDJSON, Avro and Arrow (Contract importer 4, 5, 7, 8a, 12.2)."""
 
 import asyncio
 import io
@@ -94,7 +94,9 @@ async def eva(tables: Tables) -> Caller:
 
 
 async def table_of(eva: Caller, connector: str, table: str, path: str, kind: str, **fields: Any) -> Any:
-    """Import a file that itself names the columns, so has_header is empty; return the result."""
+    """Import a file whose format contains the column names, so has_header is empty. Returns the row of the import's
+    result.
+    """
     return await imported(eva, connector, table, file_path=path, file_type=kind, has_header="", **fields)
 
 
@@ -109,7 +111,7 @@ async def test_columnar_files_keep_types_and_values(eva: Caller, form: str):
     assert (shown["columns"][2]["precision"], shown["columns"][2]["scale"]) == (12, 2)
     assert shown["preview_data"][0][:7] == ["1", "1", "1.50", "true", "2024-01-15", "2024-01-15 10:30:00", "10:20:30"]
     assert shown["preview_data"][0][7:11] == ["anna", '["a","b"]', '{"x":1}', "AAE="]
-    # A client may send the preview's columns back unchanged.
+    # A client may send the columns of the preview back unchanged.
     done = await table_of(eva, "postgresql", f"t_{form}", path, kind, columns=shown["columns"])
     assert (done["rows_read"], done["rows_loaded"]) == (3, 3)
     found = await rows(eva, "postgresql", f"t_{form}", order="small")
@@ -119,7 +121,7 @@ async def test_columnar_files_keep_types_and_values(eva: Caller, form: str):
     assert (found[1][0], found[2][4], found[2][12]) == (2, "0001-01-01", str(2**64 - 1))
     if form != "parquet":
         return
-    # Conversions to a type other than the file's type go through strings.
+    # Values are converted through strings if the chosen type differs from the file's type.
     chosen = [
         {"source": "id", "type": "VARCHAR(1)"},
         {"source": "price", "type": "numeric(4,3)"},
@@ -156,7 +158,7 @@ async def test_json_lines_are_imported(eva: Caller):
 
 
 async def test_non_object_lines_and_late_fields_are_bad_rows(eva: Caller):
-    # The sample ends after 10,000 records, so the field `late` is not part of it.
+    # The sample ends after 10,000 records, so it does not contain the field `late`.
     content = b'{"n": 1}\n' * 10_001 + b'{"n": 1, "late": 2}\n[1]\n{"n": "x"}\n{"n": 7}\n'
     fields = {"file_path": await uploaded(eva, content), "file_type": "ndjson"}
     _, message, log = await failed(eva, "duckdb", "bad_lines", max_bad_rows="0", **fields)
@@ -196,7 +198,7 @@ async def test_corrupt_and_hostile_files_are_refused(eva: Caller):
         ("parquet", whole[:-20], "file_corrupt"),
         ("parquet", b"PAR1" + bytes(100) + b"PAR1", "file_corrupt"),
         ("arrow", arrow_file()[:200], "file_corrupt"),
-        # These string offsets point past the end of the buffer; Arrow itself would read out of bounds.
+        # These string offsets point past the end of the buffer, where Arrow itself would read out of bounds.
         ("arrow", stream[:folder] + b"\xff\xff\xff\x0f" + stream[folder + 4 :], "file_corrupt"),
         ("avro", (AVRO / "null.avro").read_bytes()[:-30], "file_corrupt"),
         ("avro", b"Obj\x01\x00" + bytes(100), "file_corrupt"),
@@ -253,7 +255,7 @@ HIVE = ["INT", "DOUBLE", "BOOLEAN", "DATE", "TIMESTAMP", "STRING", "STRING", "BI
 def xlsx(
     rows: Rows, *, epoch: datetime | None = None, change: Callable[[openpyxl.Workbook], None] | None = None
 ) -> bytes:
-    """A workbook with these rows in the sheet `one`."""
+    """Return a workbook with these rows in the sheet `one`."""
     book = openpyxl.Workbook()
     if epoch is not None:
         book.epoch = epoch
@@ -274,7 +276,7 @@ def xlsx(
 
 
 def xls(rows: Rows) -> bytes:
-    """A legacy .xls workbook with these rows in the sheet `one`."""
+    """Return a legacy .xls workbook with these rows in the sheet `one`."""
     book = xlwt.Workbook()
     sheet = book.add_sheet("one")
     formats = {date: "YYYY-MM-DD", datetime: "YYYY-MM-DD HH:MM:SS", time: "HH:MM:SS"}
@@ -289,7 +291,7 @@ def xls(rows: Rows) -> bytes:
 
 
 async def shown(caller: Caller, content: bytes, **query: str) -> dict[str, object]:
-    """Preview the sheet `one` of a workbook."""
+    """Preview the sheet `one` of a workbook; return the response body."""
     answer = await preview(caller, await uploaded(caller, content), "excel", **{"sheet_name": "one", **query})
     assert answer.status_code == 200, answer.text
     return answer.json()
@@ -403,7 +405,7 @@ class TestCells:
         fields = {"file_path": path, "file_type": "excel", "sheet_name": "Sheet"}
         await imported(eva, "duckdb", "titled", has_header="true", **fields)
         assert await rows(eva, "duckdb", "titled", order="id") == [[1, "x", 1.5], [2, "y", 2.5]]
-        # An explicit skip_rows disables the detection of title rows.
+        # If skip_rows is given, title rows are not detected.
         body = await shown(eva, field, sheet_name="Sheet", skip_rows="0")
         assert names(body) == ["Report of sales 2024", "column_2", "column_3"]
         assert "skip_rows" not in body
@@ -418,7 +420,7 @@ class TestCells:
         for above, skipped in (
             ([["Report"], [None], ["as of today"], [None]], 4),
             ([[None], ["Report"], [None], [None]], 4),
-            # The title is in the row directly above the table.
+            # The title is directly above the table.
             ([["Report"]], 1),
             ([["a", "b", "c"]], None),
             ([[1, "x", None]], None),
@@ -429,7 +431,7 @@ class TestCells:
                 assert (names(body), types(body)) == (["id", "name", "day"], ["INT", "STRING", "DATE"])
         body = await shown(ana, xlsx([["Report", None, None, None, None, None], *([None, *row] for row in table)]))
         assert (names(body), body["skip_rows"]) == (["id", "name", "day"], 1)
-        # A first row with an empty cell and the first row of a single-column table both count as data, not as a title.
+        # A first row that has an empty cell is data, not a title. So is the first row of a table with a single column.
         for plain in ([["a", None], [None, "b"], ["c", "d"]], [["Title"], ["a"], ["b"]]):
             assert "skip_rows" not in await shown(ana, xlsx(plain), has_header="false")
 

@@ -1,4 +1,4 @@
-"""Imports of remote files, and the clean-up of uploads (Contract importer 2.8, 3.2, 7.4, 14.1, 14.8; platform 12.2)."""
+"""Imports of remote files, and the cleanup of uploads (Contract importer 2.8, 3.2, 7.4, 14.1, 14.8; platform 12.2)."""
 
 import asyncio
 import os
@@ -32,7 +32,7 @@ REMOTE = {"import_type": "remote"}
 
 @pytest.fixture(scope="module")
 async def five_stores(tmp_path_factory: pytest.TempPathFactory, shared_database_dsn: str) -> AsyncIterator[World]:
-    """An application with a local root and four in-memory stores; its HDFS store may contain odd files."""
+    """An application with a local root and four in-memory stores. Its HDFS store can contain misbehaving files."""
     directory = tmp_path_factory.mktemp("remote-files")
     limit = {"max_local_file_size_upload_limit": 4 * MIB, "upload_dir": directory / "uploads"}
     settings = storage_settings(directory, shared_database_dsn, tables={"importer": limit})
@@ -54,7 +54,7 @@ async def eva(world: World) -> Caller:
 
 
 def odd_file(world: World, name: str, file: Oddity) -> str:
-    """Add a file whose content `file` defines to HDFS; return its path."""
+    """Add the misbehaving file `file` to HDFS; return its path."""
     store = world.memory[Scheme.HDFS]
     assert isinstance(store, OddFileSystem)
     store.odd[name] = file
@@ -62,14 +62,14 @@ def odd_file(world: World, name: str, file: Oddity) -> str:
 
 
 def workbook(directory: Path, rows: int, more: bytes = b"") -> bytes:
-    """A workbook with a single sheet of this many rows, plus `more` as an incompressible image."""
+    """Return a workbook with one sheet, which has this many rows below its header. `more` is added as an image."""
     cells = ['<c t="inlineStr"><is><t>n</t></is></c>', *(f"<c><v>{n}</v></c>" for n in range(rows))]
     parts: dict[str, str | bytes] = {**workbook_parts({"one": column_xml(cells)}), "xl/media/image1.png": more}
     return write_package(directory / "book.xlsx", parts).read_bytes()
 
 
 async def all_calls(caller: Caller, path: str, file_type: str = "csv", **query: Any) -> list[httpx.Response]:
-    """Call guess_metadata, guess_header and preview on a remote file; return the three responses."""
+    """Call guess_metadata, guess_header and preview for a remote file; return the three responses."""
     return [
         await guess(caller, path, **REMOTE),
         await header(caller, path, file_type, **REMOTE, **query),
@@ -128,7 +128,7 @@ class TestSample:
         path = odd_file(world, "long.csv", Oddity(2**40, pattern=pattern))
         body = (await preview(eva, path, **REMOTE, has_header="false")).json()
         assert types(body) == ["BIGINT", "STRING"]
-        # The reader may read one record ahead.
+        # The reader may read one more record than the sample has.
         assert len(body["preview_data"]) in {15, 16}
         assert body["warnings"] == [{"code": "truncated_sample", "count": 1, "rows": []}]
 
@@ -174,7 +174,7 @@ class TestWorkbooks:
 
 
 def left(world: World) -> list[str]:
-    """Paths of the files in the upload area."""
+    """Return the paths of all files in the upload area."""
     area = world.api.services.settings.uploads_dir
     return [str(path.relative_to(area)) for path in area.rglob("*") if path.is_file()]
 
@@ -286,7 +286,7 @@ _HEX = "0123456789abcdef" * 4
 
 
 def made(path: Path, *, hours_ago: float) -> Path:
-    """Create a file that was last modified this many hours ago."""
+    """Create a file that was last modified this many hours ago; return its path."""
     path.write_bytes(CONTENT)
     then = time.time() - hours_ago * 3600
     os.utime(path, (then, then))
@@ -298,8 +298,8 @@ def grown_old(path: Path) -> None:
 
 
 async def clean_up(api: Api, *, dry_run: bool = False) -> tuple[int, int]:
-    """Run the clean-up; return how many expired and how many abandoned files it removed, or would remove if `dry_run`
-    is set.
+    """Run the cleanup; return the numbers of expired and of abandoned files that it has removed. With `dry_run`, it
+    only counts them.
     """
     counts: Mapping[str, int] = await api.services.statements.retention.clean_up(dry_run=dry_run)
     return counts["expired import files"], counts["abandoned import files"]

@@ -1,4 +1,4 @@
-"""Uploads of files to import (Contract importer 3, 14; checklist 1 to 11)."""
+"""Uploads of files for imports (Contract importer 3, 14; checklist 1 to 11)."""
 
 import asyncio
 import re
@@ -29,7 +29,7 @@ def area(api: Api) -> Path:
 
 
 def files_in(api: Api) -> list[Path]:
-    """All files in the upload area, including those with reserved names."""
+    """Return all files in the upload area, including those with reserved names."""
     return sorted(path for path in area(api).rglob("*") if path.is_file())
 
 
@@ -59,7 +59,7 @@ _OWN = "user_id = (select id from users where username = $1)"
 
 
 async def turn_clock(caller: Caller, by: timedelta) -> None:
-    """Make all the caller's uploads expire earlier by this interval, as if it had passed."""
+    """Simulate that this interval has passed: all uploads of the caller expire that much earlier."""
     change = f"update import_uploads set expires_at = expires_at - $2::interval where {_OWN}"
     await caller.api.database.execute(change, caller.username, by)
 
@@ -72,7 +72,7 @@ async def send_body(caller: Caller, *pieces: bytes, **headers: str) -> tuple[int
 
 
 def upload_scope(caller: Caller) -> Scope:
-    """The ASGI scope of an upload, as an HTTP server passes it to the application."""
+    """Return the ASGI scope of an upload, as an HTTP server passes it to the application."""
     path = "/api/v1/importer/upload/file"
     headers = [*caller.headers.items(), *MULTIPART.items()]
     return {
@@ -297,7 +297,7 @@ class TestSize:
             assert await code(10 + MIB + 1, 1) == (400, "file_too_large")
             assert await code(10**30, 1) == (400, "file_too_large")
             assert read == []
-            # Even if Content-Length is wrong, no more bytes than the limit are read.
+            # Even if Content-Length is wrong, the number of bytes read does not exceed the limit.
             assert await code(10 + MIB, 11) == (400, "file_too_large")
             assert read == [11]
             assert files_in(api) == []
@@ -349,7 +349,7 @@ class TestQuota:
             assert refusal(await upload(ana)) == (400, "quota_exceeded")
             await uploaded(bob)
             await turn_clock(ana, timedelta(days=1))
-            # Expired files no longer count against the limit, even before the clean-up removes them.
+            # Expired files do not count toward the limit, even if the cleanup has not removed them yet.
             await uploaded(ana)
 
     @pytest.mark.security("T30")

@@ -1,4 +1,4 @@
-"""An application whose index contains only what the current test's users have browsed."""
+"""An application whose search index contains only what the users of the current test have browsed."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -20,31 +20,33 @@ CALL = "metadata/search/entities_interactive"
 async def api(
     tmp_path_factory: pytest.TempPathFactory, postgres: EmbeddedPostgres, migrated_template: str, users_url: str
 ) -> AsyncIterator[Api]:
-    """One application for all tests in a file. The tests search for different names or leave the index unchanged."""
+    """An application that all tests in a file share. The tests search for different names or do not change the
+    index.
+    """
     async for dsn in new_database(postgres, template=migrated_template):
         settings = make_settings(tmp_path_factory.mktemp("search"), dsn, users_url, index=True)
         async with open_api(settings) as opened:
-            # Tests trigger refreshes explicitly; a scheduled refresh could run in the middle of a test.
+            # Tests trigger refreshes themselves, because a scheduled refresh could run in the middle of a test.
             vars(opened.services.searching.refresh)["_start_due"] = lambda: None
             yield opened
 
 
 @pytest.fixture
 async def ana(api: Api) -> Caller:
-    """A user for a single test, who starts with an empty index."""
+    """The user of one test. The index is empty when the test starts."""
     api.shelf.act_as_caller(False)
     await api.database.execute("delete from metadata_scopes")
     return await api.user("ana")
 
 
 def described(database: str, name: str, *columns: str, **more: object) -> TableDescription:
-    """A table with integer columns of these names."""
+    """Return a table description with integer columns of these names."""
     made = tuple(TableColumn(column, "int") for column in columns)
     return replace(table(database, name), columns=made, **more)
 
 
 def stock(engine: FakeCatalogEngine) -> None:
-    """Fill the engine with the objects that the tests search for."""
+    """Fill the engine with the databases and tables for which the tests search."""
     engine.content = {
         "web": {
             "sample_07": described(
@@ -70,6 +72,6 @@ async def browse(caller: Caller, connector: str = "shelf", **databases: list[str
 
 
 async def found(caller: Caller, text: str, **fields: Any) -> list[str]:
-    """Names of the search results, in order."""
+    """Return the names of the search results, in order."""
     body = await caller.post_ok(CALL, query_s=text, **fields)
     return [one["originalName"] for one in body["results"]]

@@ -1,4 +1,4 @@
-"""A scripted engine whose metadata reads fail, block or omit databases."""
+"""A scripted engine whose metadata reads fail or block, or whose database list is incomplete."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Collection, Generator, Mapping, Sequence
@@ -15,10 +15,10 @@ from queryserver.identity.model import User
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Faults of metadata reads. Reads are named as in `FakeCatalogEngine.looks`, for example `tables web`.
+    """The faults of metadata reads. A read is named as in `FakeCatalogEngine.looks`, for example `tables web`.
 
-    `failures` maps reads to the errors they raise; databases in `unlisted` are missing from the database list; reads in
-    `held` wait for an event.
+    `failures` maps a read to the error that it raises. The database list lacks the databases in `unlisted`. `held` maps
+    a read to the event for which it waits.
     """
 
     failures: Mapping[str, QueryServerError] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class Faults:
 
 
 class FaultyCatalog(FakeCatalog):
-    """Reads the engine's content, subject to the faults."""
+    """A catalog with the engine's content, whose reads have these faults."""
 
     def __init__(self, engine: FakeCatalogEngine, faults: Faults) -> None:
         super().__init__(engine)
@@ -50,7 +50,7 @@ class FaultyCatalog(FakeCatalog):
 def faulty(
     engine: FakeCatalogEngine, failures: Mapping[str, QueryServerError] | None = None, **others: Any
 ) -> Generator[None]:
-    """Apply these `Faults` to the engine until the context exits."""
+    """Apply these faults to the engine until the context exits."""
     faults = Faults(failures or {}, **others)
 
     @asynccontextmanager

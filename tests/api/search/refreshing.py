@@ -1,4 +1,4 @@
-"""Index refreshes that run when a test triggers them."""
+"""Refreshes of the search index that a test triggers."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -17,7 +17,7 @@ SERVICE = User(0, "index", is_admin=True)
 
 
 class SingleConnectorServer:
-    """The connectors of a server that has a single connector."""
+    """The connectors of a server that has only one connector."""
 
     def __init__(self, connectors: Connectors, connector: Connector) -> None:
         self.engine = connectors.engine
@@ -31,8 +31,8 @@ class SingleConnectorServer:
 def another(
     api: Api, owner: str = "another", *, records: MetadataIndexRecords | None = None, **limits: Any
 ) -> IndexRefresh:
-    """The index refresh of another server on the same database, with its own limits. Background refreshes read only
-    `shelf`.
+    """Return the index refresh of another server on the same database. It has its own limits, and its background
+    refreshes read only `shelf`.
     """
     return IndexRefresh(
         owner=owner,
@@ -45,12 +45,12 @@ def another(
 
 
 async def asked(api: Api, what: str) -> None:
-    """Wait until the engine receives this metadata read."""
+    """Wait until the engine has received this metadata read."""
     await until(lambda: what in api.shelf.looks)
 
 
 async def user_of(api: Api, caller: Caller) -> User:
-    """Look up the caller's `User`."""
+    """Return the `User` of the caller."""
     user_id = await api.database.value("select id from users where username_key = $1", caller.username)
     return User(user_id, caller.username)
 
@@ -58,7 +58,7 @@ async def user_of(api: Api, caller: Caller) -> User:
 async def refreshed(
     api: Api, refresh: IndexRefresh, user: User = SERVICE, *, connector: Connector | None = None
 ) -> None:
-    """Refresh the index of `shelf` even if it is not due; `connector` replaces its configuration."""
+    """Refresh the index of `shelf` even if no refresh is due. `connector` replaces the configuration of `shelf`."""
     await api.database.execute("update metadata_scopes set refreshed_at = null, failed_at = null")
     await refresh.refresh(user, connector or shelf_of(api), shelf_key(api, user))
 
@@ -70,7 +70,7 @@ def shelf_of(api: Api) -> Connector:
 
 
 def shelf_key(api: Api, user: User = SERVICE) -> ScopeKey:
-    """The key of the index scope in which this user sees `shelf`."""
+    """Return the key of the index scope in which this user sees `shelf`."""
     key = scope_key(api.services.connectors, user, shelf_of(api))
     assert key is not None
     return key

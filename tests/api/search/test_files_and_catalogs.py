@@ -1,4 +1,4 @@
-"""Search over files, external catalogs, and index records (Contract platform 8.4, 8.5)."""
+"""Searches in files, external catalogs and index records (Contract platform 8.4, 8.5)."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
@@ -56,9 +56,9 @@ _LATE_S = 2.0
 
 
 class Late(MemoryFileSystem):
-    """A store whose listings succeed, but only after two seconds.
+    """A store whose listings succeed after two seconds.
 
-    A caller that gives up earlier does so because of its own limit, so tests need not measure time.
+    If a caller gives up earlier, its own limit must be the reason. Therefore tests need not measure time.
     """
 
     def as_user(self, user: StorageUser) -> Storage:
@@ -106,7 +106,7 @@ class TestFiles:
             assert record["hue_name"] == "hdfs://<em>/data/</em>in/<em>sample</em>.csv"
             assert one["sources"] == {"hdfs": {"ok": True, "matched": 1, "truncated": False, "message": ""}}
             two = await ana.post_ok(CALL, query_s="s3a://lake/in*", sources='["s3a"]', field_facets='["type"]')
-            # A prefix has no modification time, so entries with a known time come first.
+            # A prefix has no modification time. Entries with a known time precede it.
             assert [found["originalName"] for found in two["results"]] == ["s3a://lake/in/sample.csv", "s3a://lake/in"]
             assert two["facets"] == {"type": {"DIRECTORY": 1, "FILE": 1}}
 
@@ -127,7 +127,9 @@ class TestFiles:
     async def test_search_ends_within_the_configured_seconds(
         self, tmp_path: Path, database_dsn: str, make: Make, source: str, path: str, max_seconds: int, matched: int
     ):
-        """The two seconds that the store needs exceed a limit of one second, but not a limit of one minute."""
+        """The store needs two seconds, which is more than the limit of one second and less than the limit of one
+        minute.
+        """
         store = make("lake/x")
         store.__class__ = Late
         async with opened(tmp_path, database_dsn, store, metadata={"search": {"max_seconds": max_seconds}}) as api:
@@ -252,7 +254,7 @@ class TestCatalogs:
             assert body["sources"]["sql"]["ok"] is False
 
     async def test_slow_atlas_is_abandoned_at_the_time_limit(self, tmp_path: Path, database_dsn: str):
-        """The timeout is two seconds; Atlas responds after five."""
+        """The timeout is two seconds, but Atlas responds after five seconds."""
         async with (
             late_atlas(ENTITIES, after_s=5) as atlas,
             atlas_api(tmp_path, database_dsn, atlas.url, timeout_s=2) as api,
@@ -273,7 +275,7 @@ class TestCatalogs:
             assert PASSWORD not in alone.text
 
     async def test_malformed_atlas_address_is_not_a_server_error(self, tmp_path: Path, database_dsn: str):
-        """A malformed address must fail only its own sources, because the startup check may have accepted it."""
+        """The startup check may have accepted the malformed address. It must fail only the sources that use it."""
         async with atlas_api(tmp_path, database_dsn, "http://127.0.0.1:port") as api:
             ana = await api.user("ana")
             body = await ana.post_ok(CALL, query_s="sample", sources='["documents", "sql"]')
@@ -367,7 +369,7 @@ async def test_omitted_tables_are_reported_immediately(records: MetadataIndexRec
 
 
 async def test_omitted_columns_are_reported_until_all_are_present(records: MetadataIndexRecords) -> None:
-    """The report does not depend on whether the kept columns changed."""
+    """The columns are reported as omitted even if the remaining columns did not change."""
     scope = await records.scope(KEY)
     await records.put(scope.id, [table("a", "id", "name")], max_tables=9)
     assert not (await completed(records, seen=["a"])).truncated
@@ -413,8 +415,8 @@ async def test_truncation_while_browsing_is_reported_in_the_next_search(api: Api
 
 
 async def test_number_of_databases_is_limited(records: MetadataIndexRecords) -> None:
-    """Databases have their own limit, separate from tables, because a refresh that never completes removes none of
-    them.
+    """Databases have a limit of their own, separate from that of tables. Otherwise they would accumulate, because a
+    refresh that never completes removes none of them.
     """
     scope = await records.scope(KEY)
     a, b, c = [IndexedObject(DATABASE, name, "") for name in "abc"]
@@ -427,7 +429,7 @@ async def test_number_of_databases_is_limited(records: MetadataIndexRecords) -> 
 
 @pytest.mark.parametrize(("seen", "is_due"), [(["t"], False), ([], True)])
 async def test_truncated_index_is_read_again_immediately_only_if_rows_were_removed(records, seen, *, is_due):
-    """Omitted tables fit into the index only after rows have been removed."""
+    """Omitted tables fit into the index only after other rows have been removed."""
     scope = await records.scope(KEY)
     await records.put(scope.id, [table("t")], max_tables=1)
     await completed(records, seen=seen, again=True)

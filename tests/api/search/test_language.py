@@ -1,4 +1,4 @@
-"""Metadata search queries, documents, sources and encodings (Contract platform 1.2, 8.1, 8.3, 8.4)."""
+"""The query language, documents, sources and encodings of metadata searches (Contract platform 1.2, 8.1, 8.3, 8.4)."""
 
 import json
 import random
@@ -178,8 +178,8 @@ async def test_document_name_ranking_follows_the_term_rules(api: Api, ana: Calle
 
 @pytest.mark.platform(91)
 async def test_better_documents_rank_first_and_pages_do_not_overlap(ana: Caller) -> None:
-    """The documents are created from the best match to the worst: the exact name, the start of the name, the start of a
-    word, inside a word, outside the name.
+    """The documents are created in order of their rank, from the best match to the worst: the exact name, the start of
+    the name, the start of a word, the inside of a word, outside the name.
     """
     texts = ["select 1", "select 1 + 1", "(select 1) union all select 2", "values ('Xselect 1')"]
     texts.append(f"values ({', '.join(str(number) for number in range(100, 150))}) -- select 1")
@@ -208,7 +208,7 @@ async def test_document_age_facets_count_all_matches(api: Api, ana: Caller) -> N
 
 @pytest.mark.platform(91)
 async def test_phrases_match_across_a_statements_line_breaks(ana: Caller, bob: Caller) -> None:
-    """Callers see the name of the document, in which a space replaces each line break."""
+    """The name of a document is its statement, in which a space replaces each line break."""
     await ana.run("duckdb", "SELECT 1\n  AS lined,\t2,\r\n'äö\n3'")
     await ana.run("duckdb", "SELECT 1, 2 AS lined")
     for text in ('"1 as lined, 2"', '"1 AS l?ned,"', '"1*lined, 2"', '"ÄÖ 3"', '"1 as" "lined, 2"'):
@@ -223,7 +223,7 @@ async def test_phrases_match_across_a_statements_line_breaks(ana: Caller, bob: C
 
 
 async def test_excerpt_shows_the_match_at_any_distance(ana: Caller) -> None:
-    """The short prefix of this wildcard pattern occurs everywhere, so the longest literal locates the match."""
+    """The short prefix of this wildcard pattern occurs everywhere. Therefore the longest literal locates the match."""
     await ana.run("duckdb", f"select 's' -- {'so on, ' * 100}\n, 'salary of the month'")
     body = await ana.post_ok(CALL, query_s="s*salary?of", sources=_DOCUMENTS)
     assert "salary of</em> the month" in body["results"][0]["hue_description"]
@@ -256,7 +256,7 @@ async def test_only_documents_are_found_without_the_right(api: Api, ana: Caller)
         await api.database.execute("update group_rights set \"right\" = 'metadata' where \"right\" = 'meta'")
     assert not body["sources"]["sql"]["ok"]
     assert alone == (403, -1, "permission_denied")
-    # The test catalog contains nothing that a missing permission could hide.
+    # The test catalog contains nothing that is hidden because of missing permissions.
     assert all(one["ok"] for one in dummy["sources"].values())
 
 
@@ -285,7 +285,7 @@ async def test_other_users_history_is_never_found(ana: Caller, bob: Caller) -> N
 
 @pytest.mark.platform(94)
 async def test_statements_outside_the_history_are_never_found(ana: Caller) -> None:
-    """Statements are retained for their results after they leave the history, or without ever entering it."""
+    """Statements are kept for their results after they have left the history, and also if they never enter it."""
     for hidden in ('{"type": "notebook"}', '{"skipHistorify": true}'):
         await ana.run("duckdb", "SELECT 'needle'", notebook=hidden)
     assert await found(ana, "needle") == []
@@ -329,7 +329,8 @@ async def test_rows_of_an_impersonating_connector_are_private_to_the_caller(api,
     stock(api.shelf)
     await browse(ana, web=["sample_07"])
     assert len(await found(ana, "sample_07", sources=SQL)) == 3
-    # The search triggers an index refresh for bob, but the slow read does not complete before the search returns.
+    # The search triggers an index refresh for bob. Because the read is slow, the refresh does not complete before the
+    # search returns.
     api.shelf.look_s = 2.0
     try:
         assert await found(bob, "sample_07", sources=SQL) == []
@@ -358,7 +359,7 @@ async def test_catalogs_are_selected_by_name(ana: Caller) -> None:
 
 @pytest.mark.platform(91)
 async def test_statement_matching_follows_the_term_rules(api: Api, ana: Caller) -> None:
-    """PostgreSQL and Python must agree on every comparison, including letters of other alphabets."""
+    """PostgreSQL and Python must agree in every comparison, including letters of other alphabets."""
     run = await ana.run("duckdb", "SELECT 1")
     chance = random.Random(5)
     for _ in range(60):

@@ -1,4 +1,4 @@
-"""Background index refreshes and their leases (Contract platform 8.4)."""
+"""Background refreshes of the search index, and their leases (Contract platform 8.4)."""
 
 import asyncio
 from dataclasses import replace
@@ -114,7 +114,7 @@ async def test_database_without_a_description_is_still_read(api, ana, error):
 
 
 async def test_database_with_unlistable_tables_keeps_its_rows(api: Api, ana: Caller) -> None:
-    """The refresh still completes for all other databases."""
+    """The refresh still completes for all databases whose tables can be listed."""
     stock(api.shelf)
     await refreshed(api, another(api))
     api.shelf.content["web"].clear()
@@ -136,7 +136,7 @@ async def test_tables_of_dropped_or_denied_databases_are_removed(api, ana, error
 
 
 async def test_unlisted_databases_are_requested_individually(api: Api, ana: Caller) -> None:
-    """Trino's database list omits the schemas of a catalog that does not respond."""
+    """The database list of Trino omits the schemas of a catalog that does not respond."""
     stock(api.shelf)
     await refreshed(api, another(api))
     api.shelf.content["shop"]["news"] = described("shop", "news")
@@ -150,7 +150,7 @@ async def test_unlisted_databases_are_requested_individually(api: Api, ana: Call
 
 
 async def test_failing_catalog_does_not_keep_dropped_databases(api: Api, ana: Caller) -> None:
-    """Dropped databases are removed even if many databases of the failing catalog are requested before them."""
+    """Dropped databases are removed even if many databases of the failing catalog precede them."""
     stock(api.shelf)
     down = [f"down{number}" for number in range(20)]
     api.shelf.content |= {name: {"t": described(name, "t")} for name in down}
@@ -164,7 +164,7 @@ async def test_failing_catalog_does_not_keep_dropped_databases(api: Api, ana: Ca
 
 
 async def test_no_further_unlisted_database_is_requested_after_a_timeout(api: Api, ana: Caller) -> None:
-    """The next request could take just as long to time out."""
+    """Further requests could take just as long until they time out."""
     stock(api.shelf)
     await refreshed(api, another(api))
     api.shelf.looks.clear()
@@ -176,8 +176,8 @@ async def test_no_further_unlisted_database_is_requested_after_a_timeout(api: Ap
 
 
 async def test_dropped_database_is_eventually_removed_despite_a_database_that_times_out(api: Api, ana: Caller) -> None:
-    """Unlisted databases are requested in random order, so eventually one refresh requests `web` before `shop` times
-    out.
+    """Unlisted databases are requested in random order. In one of the refreshes, `web` is therefore requested before
+    `shop` times out.
     """
     stock(api.shelf)
     await refreshed(api, another(api))
@@ -226,7 +226,7 @@ async def test_dropped_tables_make_room_for_other_tables(api: Api, ana: Caller) 
 
 
 async def test_incomplete_refreshes_obey_the_limit(api: Api, ana: Caller) -> None:
-    """Omitted tables are reported, and are indexed by a later refresh that completes."""
+    """The omitted tables are reported, and a later refresh that completes adds them to the index."""
     bounded = another(api, max_tables=600)
 
     async def matched_and_truncated() -> tuple[int, bool]:
@@ -239,14 +239,14 @@ async def test_incomplete_refreshes_obey_the_limit(api: Api, ana: Caller) -> Non
 
     days: list[tuple[int, bool]] = []
     with faulty(api.shelf, {"tables late": EngineTimeout("Too late.")}):
-        for day in range(4):  # each day has more tables than are written in one batch
+        for day in range(4):  # each day has more tables than one batch writes
             names = [f"d{day}t{number}" for number in range(510)]
             api.shelf.content = {"daily": {name: described("daily", name) for name in names}, "late": {}}
             days.append(await matched_and_truncated_after_refresh())
     assert days == [(510, False), (1020, False), (1200, True), (1200, True)]
     api.shelf.content = {"new": {f"t{number}": described("new", f"t{number}") for number in range(600)}}
     assert await matched_and_truncated_after_refresh() == (0, True)
-    # The index has capacity again, so the next refresh is due immediately instead of after the interval.
+    # The index has free capacity again. Therefore the next refresh is due immediately and not only after the interval.
     await another(api, max_tables=600, interval=timedelta(hours=1)).refresh(SERVICE, shelf_of(api), shelf_key(api))
     assert await matched_and_truncated() == (600, False)
 
@@ -260,9 +260,9 @@ async def test_scopes_of_deleted_connectors_are_swept(api: Api, ana: Caller) -> 
 
 
 class Renewing(MetadataIndexRecords):
-    """Index records that signal lease renewals; the first renewal fails unless `failed` is set.
+    """Index records that signal each lease renewal with `renewed`. The first renewal fails unless `failed` is set.
 
-    Renewed leases last an hour, because this machine may stall for longer than the short initial lease.
+    A renewed lease lasts an hour, because this machine may stall for longer than the short initial lease lasts.
     """
 
     def __init__(self, database: Database, *, failed: bool = False) -> None:
@@ -320,13 +320,13 @@ async def test_refresh_of_a_slow_engine_keeps_its_lease(api: Api, ana: Caller) -
     stock(api.shelf)
     api.shelf.looks.clear()
     api.shelf.look_s = 0.4
-    # All reads together take longer than the lease. A scope that has just been refreshed is not due.
+    # All reads together take longer than the lease. A scope that has just been refreshed is not due again.
     limits = {"lease": timedelta(seconds=3), "interval": timedelta(hours=1)}
     records = Renewing(api.database, failed=True)
     tries = 0
     try:
         reading = asyncio.create_task(refreshed(api, another(api, "one", records=records, **limits)))
-        # Until its first renewal the lease lasts only 3 s, which a busy machine may exceed.
+        # The first lease lasts only 3 s. On a busy machine, it may expire before it is renewed.
         renewal = asyncio.create_task(records.renewed.wait())
         ended, _ = await asyncio.wait({reading, renewal}, timeout=60, return_when=asyncio.FIRST_COMPLETED)
         assert ended, "it is neither renewed nor over"
@@ -344,7 +344,7 @@ async def test_refresh_of_a_slow_engine_keeps_its_lease(api: Api, ana: Caller) -
 
 
 async def test_single_read_may_take_longer_than_a_lease(api: Api, ana: Caller) -> None:
-    """The lease holds even while the service database is unavailable."""
+    """The lease remains valid even while the service database is unavailable."""
     stock(api.shelf)
     api.shelf.looks.clear()
     answered = asyncio.Event()
@@ -403,7 +403,7 @@ async def test_rows_read_after_losing_the_scope_are_not_written(api: Api, ana: C
     with faulty(api.shelf, held={"tables web": answered}):
         reading = asyncio.create_task(refreshed(api, another(api)))
         await asked(api, "tables web")
-        # A change of the connector's address makes the same two changes.
+        # A change of the connector's address has the same two effects.
         await api.database.execute("delete from metadata_objects")
         await api.database.execute("update metadata_scopes set lease_owner = null, lease_until = null")
         answered.set()

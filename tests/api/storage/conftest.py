@@ -1,4 +1,6 @@
-"""One application with a local root for the file tests. Pass in-memory stores to `open_api(..., stores=)`."""
+"""An application with a local root for the file tests. Tests that need in-memory stores call `open_api(...,
+stores=)`.
+"""
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -26,7 +28,7 @@ def storage_settings(
     desktop: Mapping[str, Any] | None = None,
     **filebrowser: Any,
 ) -> Settings:
-    """Settings with a local root, which is created if missing, and without interpreters. `tables` configures other
+    """Return settings without interpreters. The local root is created if it is missing, and `tables` configures other
     stores.
     """
     root = root or directory / "files"
@@ -49,13 +51,13 @@ def storage_settings(
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """The application, and the directory on this machine that serves as its local root."""
+    """An application, and the directory on this machine that serves as its local root."""
 
     api: Api
     root: Path
 
     def folder(self) -> str:
-        """Create a directory that every user may modify; return its API path without the leading `file:///`."""
+        """Create a directory that all users may modify; return its API path without `file:///`."""
         name = f"shared/folder{next(_numbers)}"
         (self.root / name).mkdir(parents=True)
         return name
@@ -63,7 +65,7 @@ class Files:
 
 @pytest.fixture(scope="session")
 async def files(tmp_path_factory: pytest.TempPathFactory, shared_database_dsn: str) -> AsyncIterator[Files]:
-    """One application shared by all tests of a process."""
+    """An application with a local root that all tests of a process share."""
     directory = tmp_path_factory.mktemp("storage")
     settings = storage_settings(directory, shared_database_dsn)
     async with open_api(settings) as api:
@@ -72,7 +74,7 @@ async def files(tmp_path_factory: pytest.TempPathFactory, shared_database_dsn: s
 
 @pytest.fixture(scope="session")
 async def five_stores(tmp_path_factory: pytest.TempPathFactory, shared_database_dsn: str) -> AsyncIterator[World]:
-    """One application with stores of all kinds, shared by all tests of a process."""
+    """An application with five kinds of stores that all tests of a process share."""
     directory = tmp_path_factory.mktemp("five-stores")
     async with open_world(storage_settings(directory, shared_database_dsn), directory / "files") as opened:
         yield opened
@@ -86,17 +88,17 @@ async def world(five_stores: World) -> AsyncIterator[World]:
 
 @pytest.fixture
 async def ana(files: Files) -> Caller:
-    """A user of the application that has a local root."""
+    """A user of the application with a local root."""
     return await files.api.user("ana")
 
 
 @pytest.fixture
 async def eva(world: World) -> Caller:
-    """A user of the application that has five stores."""
+    """A user of the application with five stores."""
     return await world.api.user("eva")
 
 
 @pytest.fixture
 def folder(files: Files) -> str:
-    """A new directory in the local root, as a path without `file:///`."""
+    """A new directory in the local root. Its path does not start with `file:///`."""
     return files.folder()

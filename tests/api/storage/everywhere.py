@@ -1,7 +1,7 @@
-"""The storage checklist over HTTP, identical for every store.
+"""The storage checklist over HTTP, which is the same for every store.
 
-Each store has a test class that inherits `EverywhereContract`. A `World` states which features a store lacks; calls
-that need them must return 501 and change nothing.
+Each store has a test class that inherits `EverywhereContract`. A `World` states which optional features a store has.
+Calls that need a missing feature must return 501 and change nothing.
 """
 
 import asyncio
@@ -24,25 +24,25 @@ STRANGE_NAMES = ("blue pen?", "a#b", "100%", "%41", "é", "日本", "quote'(x)@[
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """A store as one user sees it, and the optional features that it supports."""
+    """A store as one user sees it, with the optional features that it supports."""
 
     user: Caller
     root: str
-    """Normalized path of a directory that the user may modify."""
+    """The normalized path of a directory that the user may modify."""
     trash: bool = False
     replication: bool = False
     summary: bool = False
     modes: bool = False
     owners: bool = False
     makes_parents: bool = True
-    """Whether directories exist independently of files; in an object store, object names imply them."""
+    """Whether directories exist independently of files. In an object store, object names imply them."""
     copies_as_text: bool = False
-    """Whether a copy call responds with Ozone's JSON string."""
+    """Whether the response to a copy call is Ozone's JSON string."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreFolder:
-    """An empty directory for one test, with shorthand methods for API calls on paths in it."""
+    """An empty directory for one test, with short methods for API calls about paths in it."""
 
     world: World
     path: str
@@ -57,12 +57,12 @@ class StoreFolder:
         return await self.world.user.get(f"storage/{call}", **query)
 
     async def form(self, call: str, name: str, *, query: str = "", **more: Any) -> httpx.Response:
-        """Send a GET whose path parameter is fully percent-encoded."""
+        """Send a GET request in which the path follows `=` and is fully percent-encoded."""
         path = quote(self.at(name) if name else self.path, safe="")
         return await self.world.user.send("GET", f"storage/{call}={path}{query}", **more)
 
     async def put(self, name: str, content: bytes = b"x", **query: str) -> httpx.Response:
-        """Upload a file in one request; `name` may include subdirectories."""
+        """Upload a file in a single request. `name` may contain subdirectories."""
         directory, _, last = name.rpartition("/")
         target = self.at(directory) if directory else self.path
         options = "".join(f"&{key}={quote(value)}" for key, value in query.items())
@@ -88,7 +88,7 @@ def refused(answer: httpx.Response, status: int, code: str) -> None:
 
 
 class EverywhereContract(PreviewsEverywhere):
-    """Tests that every store must pass. Subclasses provide the fixture `world`."""
+    """Tests that every store must pass. A subclass provides the fixture `world`."""
 
     strange_names: ClassVar[tuple[str, ...]] = STRANGE_NAMES
 
@@ -373,7 +373,7 @@ class EverywhereContract(PreviewsEverywhere):
             answer = await folder.post(call, **fields)
             if not can:
                 refused(answer, 501, "not_supported")
-            elif call != "chown":  # only superusers can be relied on to succeed
+            elif call != "chown":  # only a superuser is certain to succeed
                 assert answer.status_code == 200, answer.text
         if folder.world.replication:
             refused(await folder.post("set_replication", path=folder.path, replication_factor="2"), 400, "not_a_file")
@@ -474,5 +474,5 @@ class EverywhereContract(PreviewsEverywhere):
 
     @staticmethod
     def for_good(folder: StoreFolder) -> dict[str, str]:
-        """Parameters that make a delete permanent on the store under test."""
+        """Return the parameters that make a delete permanent on the store under test."""
         return {"skip_trash": "true"} if folder.world.trash else {}

@@ -1,4 +1,4 @@
-"""Attribute calls such as chmod, chown and stat, and doas (Contract storage 2.1.7, 5.4, 5.6, 6; S14)."""
+"""Calls about attributes such as chmod, chown and stat, and doas (Contract storage 2.1.7, 5.4, 5.6, 6; S14)."""
 
 import json
 from collections.abc import AsyncIterator
@@ -169,7 +169,7 @@ async def test_stat_requires_a_path(files: Files) -> None:
 
 
 class _Summed(MemoryStorage):
-    """A store that returns the summary of a directory with quotas and erasure coding, as HDFS reports it."""
+    """A store that returns the content summary of a directory with quotas and erasure coding, as HDFS reports it."""
 
     async def content_summary(self, path: str) -> ContentSummary:
         del path
@@ -238,7 +238,7 @@ READING = ("view=/user/carol", "stat=/user/carol", "content_summary=/user/carol"
 
 @pytest.fixture(scope="module")
 async def api(tmp_path_factory: pytest.TempPathFactory, shared_database_dsn: str) -> AsyncIterator[Api]:
-    """An application with a local root and with an HDFS store where only carol may read her home directory."""
+    """An application with a local root and an HDFS store. In HDFS, only carol may read her home directory."""
     directory: Path = tmp_path_factory.mktemp("doas")
     traits = StorageTraits(lists_in_order=True, acts_as_user=True)
     hdfs = MemoryFileSystem(Scheme.HDFS, traits, LIKE_HDFS, private={"user/carol": "carol"})

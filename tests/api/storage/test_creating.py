@@ -220,7 +220,7 @@ async def test_changing_calls_refuse_dot_segments(ana, path):
 
 
 class _Measured(MemoryFileSystem):
-    """A store that records the sizes of the chunks that its writes receive."""
+    """A store that records the size of each chunk that is written to it."""
 
     def __init__(self) -> None:
         super().__init__(Scheme.FILE, containers=["area"])

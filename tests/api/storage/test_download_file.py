@@ -29,7 +29,7 @@ def path(files: Files, folder: str) -> str:
 
 @pytest.fixture
 async def odd(tmp_path, database_dsn) -> AsyncIterator[tuple[OddFileSystem, Caller]]:
-    """An in-memory store, and a user of an application that serves it."""
+    """A store of misbehaving files, and a user of an application that serves it."""
     async with odd_api(tmp_path, database_dsn) as (store, api):
         yield store, await api.user()
 
@@ -49,7 +49,7 @@ def put(files: Files, path: str, content: bytes) -> str:
 
 
 async def fetch(ana: Caller, path: str, method: str = "GET", disposition: str = "", **headers: str) -> httpx.Response:
-    """Send a download request. Header names use underscores, for example `if_range` for `If-Range`."""
+    """Send a download request. The names of headers contain underscores, as in `if_range` for `If-Range`."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     query = f"?disposition={disposition}" if disposition else ""
     return await ana.send(method, f"storage/download={quote(path, safe='/:')}{query}", headers=named)
@@ -431,7 +431,7 @@ def _change(store: OddFileSystem) -> Callable[[], None]:
 async def _receive(
     http: httpx.AsyncClient, path: str, ana: Caller, received: bytearray, then: Callable[[], None] = lambda: None
 ) -> None:
-    """Read the whole response; call `then` when the first chunk arrives."""
+    """Read the whole response. `then` is called when the first chunk arrives."""
     async with http.stream("GET", path, headers=ana.headers) as answer:
         assert answer.status_code == 200
         async for piece in answer.aiter_raw():

@@ -1,4 +1,4 @@
-"""DuckDB reads and writes store files (Contract editor 4.7) from a process that cannot access them directly."""
+"""DuckDB reads and writes files in stores (Contract editor 4.7). Its process cannot access the files directly."""
 
 import asyncio
 import random
@@ -61,7 +61,7 @@ async def bob(files: Files) -> Caller:
 
 
 async def owner(files: Files, name: str) -> Caller:
-    """A user with a table in their home directory, split into several files; each row contains the user's name."""
+    """Create a user whose home directory contains a table in several files. Each row contains the username."""
     caller = await with_home(files, name)
     home = files.root / "user" / caller.username
     for number in range(3):

@@ -1,4 +1,4 @@
-"""The storage checklist over HTTP, on the local root and on real stores."""
+"""The storage checklist over HTTP, for the local root and for real stores."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -29,7 +29,9 @@ Opener = Callable[[Mapping[str, Any]], AbstractAsyncContextManager[Api]]
 
 @pytest.fixture(scope="module")
 def with_tables(tmp_path_factory: pytest.TempPathFactory, shared_database_dsn: str) -> Opener:
-    """Opens an application configured with a store's settings tables; `ozone` belongs to a different section."""
+    """A function that opens an application with a store's tables of settings. The table `ozone` belongs to another
+    section.
+    """
 
     def opened(tables: Mapping[str, Any]) -> AbstractAsyncContextManager[Api]:
         directory = tmp_path_factory.mktemp("store")
@@ -123,7 +125,7 @@ async def hierarchical_world(with_tables: Opener) -> AsyncIterator[World]:
 async def ozone_world(ozone_gateway: OzoneGateway, with_tables: Opener) -> AsyncIterator[World]:
     table = {"fs_defaultfs": "ofs://om", "webhdfs_url": ozone_gateway.webhdfs_url, "service_user": OZONE_USER}
     async with with_tables({"ozone": {"default": table}}) as api:
-        # The gateway has its own users; the volume `tests` belongs to alice.
+        # The gateway has its own users. The volume `tests` belongs to alice.
         user = await sign_in(api, "alice", admin=False, groups=())
         yield World(user, "ofs://om/tests/one", summary=True, copies_as_text=True)
 
@@ -159,7 +161,7 @@ class TestFlatAzure(EverywhereContract):
 
 @pytest.mark.engine("ozone")
 class TestOzone(EverywhereContract):
-    # The gateway interprets & < > ' " in the target of a rename as XML characters.
+    # The gateway interprets the characters & < > ' " in the target of a rename as XML.
     strange_names = tuple(name for name in STRANGE_NAMES if not set("&<>'\"") & set(name))
 
     @pytest.fixture
@@ -168,7 +170,7 @@ class TestOzone(EverywhereContract):
 
 
 class TestHierarchicalAzure(EverywhereContract):
-    """Runs against a stand-in server of this repository."""
+    """These tests use a server in this repository that replaces Azure."""
 
     @pytest.fixture
     def world(self, hierarchical_world: World) -> World:

@@ -1,4 +1,4 @@
-"""The `filesystems` call (Contract storage 5.1), and file calls on an Azure account with a hierarchical namespace."""
+"""The call `filesystems` (Contract storage 5.1), and file calls for an Azure account with a hierarchical namespace."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -34,7 +34,7 @@ ROOTS = {"hdfs": "/", "s3a": "s3a://", "abfs": "abfs://", "ofs": "ofs://", "file
 
 
 class ScriptedCluster(MemoryCluster):
-    """An HDFS cluster with configurable superusers, delay and failure."""
+    """An HDFS cluster whose superusers, delay and failure a test sets."""
 
     def __init__(self) -> None:
         facts = ClusterFacts(True, False, "hdfs", "supergroup")
@@ -72,7 +72,7 @@ async def told(caller: Caller) -> list[dict[str, Any]]:
 
 
 async def alone(api: Api, *rights: str) -> Caller:
-    """A user whose only group has exactly these rights."""
+    """Create a user whose only group has exactly these rights."""
     caller = await api.user("alone")
     await api.database.execute(
         "delete from group_members where user_id = (select id from users where username = $1)", caller.username
@@ -241,7 +241,7 @@ ODD_NAME = "a ?#%é日本.txt"
 
 @dataclass(frozen=True, slots=True)
 class Lake:
-    """The application, and the storage account that its store `abfs` uses."""
+    """An application, and the storage account of its store `abfs`."""
 
     api: Api
     account: DfsServer

@@ -26,7 +26,7 @@ WRONG = [("pagesize", "0"), ("pagesize", "-1"), ("pagesize", "x"), ("pagenum", "
 
 @pytest.fixture
 def eleven(files: Files) -> str:
-    """A directory with files named 1 to 11. Each file's size in bytes equals its name."""
+    """A directory with files named from 1 to 11. The size of each file in bytes is its name."""
     folder = files.folder()
     for number in range(1, 12):
         (files.root / folder / str(number)).write_bytes(b"x" * number)
@@ -304,7 +304,7 @@ async def test_listing_makes_no_request_per_entry(world: World, eva: Caller) -> 
         folder.put_at(str(number), b"x")
     world.heal()
     await eva.get(f"storage/view={folder.path}", pagesize=100)
-    # These calls concern the directory, its parent, and the home directory, which is a bucket or the root.
+    # The calls are about the directory, its parent, and the home directory, which is a bucket or the root.
     assert world.calls(Scheme.S3A)["list_directory"] == 1
     assert world.calls(Scheme.S3A)["stat"] <= 3
     world.heal()
@@ -337,7 +337,7 @@ async def test_long_directories_are_listed_on_all_pages(tmp_path: Path, shared_d
         Scheme.S3A: LongDirectory(100_001),
     }
     async with open_api(storage_settings(tmp_path, shared_database_dsn), builders(stores)) as api:
-        # Counting this many entries may take longer than the default five seconds on a busy machine.
+        # On a busy machine, counting this many entries may take longer than the default of five seconds.
         api.services.storage.listings._count_s = 600.0
         eva = await api.user("ana")
         page = (await eva.get("storage/list", path="/", pagenum=3334)).json()["page"]
@@ -355,7 +355,7 @@ async def test_page_of_ten_thousand_entries_does_not_block_other_calls(tmp_path,
     stores = {Scheme.S3A: LongDirectory(20_000)}
     async with open_api(storage_settings(tmp_path, shared_database_dsn), builders(stores)) as api:
         eva = await api.user("ana")
-        # The CPU time of this thread excludes other load on the machine.
+        # The CPU time of this thread is measured, because it excludes other load on the machine.
         clock, pauses, ended = time.thread_time, [0.0], asyncio.Event()
 
         async def watch() -> None:
@@ -364,8 +364,7 @@ async def test_page_of_ten_thousand_entries_does_not_block_other_calls(tmp_path,
                 await asyncio.sleep(0.001)
                 pauses.append(clock() - before)
 
-        # The server does the same: frozen objects, which live as long as the process, are skipped by the garbage
-        # collector.
+        # The server also freezes objects that live as long as the process, so that the garbage collector skips them.
         gc.freeze()
         try:
             async with asyncio.TaskGroup() as group:
@@ -375,10 +374,11 @@ async def test_page_of_ten_thousand_entries_does_not_block_other_calls(tmp_path,
                 )
                 ended.set()
         finally:
-            # Collect this test's garbage, then freeze again as after test collection.
+            # The garbage of this test is collected before the objects are frozen again, as after the collection of
+            # tests.
             gc.unfreeze()
             gc.collect()
             gc.freeze()
     assert len(json.loads(answer.content)["files"]) == 10_001
-    # Measured pauses were at most 25 ms. Serializing the page on the event loop would take half a second.
+    # The longest pause measured was 25 ms. If the event loop serialized the page, it would take half a second.
     assert max(pauses) < 0.15

@@ -93,11 +93,8 @@ async def test_directories_are_never_merged(eva: Caller, folder: StoreFolder) ->
     assert folder.all()["b/d/y"] == b"old"
 
 
-# --------------------------------------------------------------------------------------- several objects, one store
-
-
 def tree(folder: StoreFolder) -> None:
-    """Create a tree with empty directories and with more files than are copied concurrently."""
+    """Create a tree that contains empty directories, and more files than are copied concurrently."""
     folder.put(d__empty=None, d__sub__deep__empty=None)
     for number in range(12):
         folder.put_at(f"d/sub/{number}.txt", str(number).encode() * number)
@@ -141,13 +138,13 @@ async def test_repeated_call_completes_a_move_after_failed_deletion(eva, world, 
     answer = await eva.post(f"storage/{call}", **call_again)
     assert (answer.status_code, answer.json()["code"]) == (502, "storage_error")
     assert answer.json()["details"]["state"] == "deleting"
-    # Of the five directories and twelve files, two files have been deleted.
+    # Two files have been deleted, of five directories and twelve files in total.
     assert answer.json()["details"]["remaining"] == 15
     there = {path[1:]: content for path, content in folder.all().items() if path[0] == "e"}
     assert there == before
     world.heal()
     if call == "rename":
-        # For another user this is a new call rather than a repetition, and its target directory exists.
+        # For another user, this is a new call and not a repetition. Its target directory exists.
         bob = await world.api.user("bob")
         assert await refused(bob, call, **call_again) == (409, "already_exists")
     again = await eva.post(f"storage/{call}", **call_again)
@@ -172,7 +169,7 @@ async def test_source_changed_since_its_copy_is_kept(eva: Caller, world: World) 
     folder.put(d__x=b"old", d__y=b"y")
 
     def change(number: int, path: str) -> QueryServerError | None:
-        """Simulate a client that writes just before the first original is checked for deletion."""
+        """Simulate a client that overwrites `d/x` just before this file is checked for deletion."""
         if path.endswith("/x") and world.calls(Scheme.S3A)["copy"] == 2:
             folder.put_at("d/x", b"new")
         return None
@@ -206,9 +203,6 @@ async def test_moves_between_ozone_buckets_have_no_size_limit(eva: Caller, world
     assert (here.all(), there.all()) == ({}, {"d": None, "d/large": b"x" * 101, "d/empty": None})
 
 
-# --------------------------------------------------------------------------------------------------- between stores
-
-
 @pytest.mark.storage(69)
 @pytest.mark.parametrize(
     ("here", "there"),
@@ -233,7 +227,7 @@ async def test_move_between_stores_transfers_content_and_empty_directories(eva, 
 
 @dataclass
 class Corrupting(FaultyFileSystem):
-    """A store that corrupts the bytes it receives but preserves their number."""
+    """A store that corrupts the bytes that are written to it, without changing their number."""
 
     def as_user(self, user: StorageUser) -> FaultyStorage:
         return CorruptingStorage(self.inner.as_user(user))
@@ -285,9 +279,6 @@ async def test_links_are_skipped_and_stay_in_the_source(eva: Caller, world: Worl
     assert target.all() == {"d": None, "d/sub": None, "d/sub/x": b"x", "d/y": b"y"}
     assert (source.directory / "d" / "sub" / "link").is_symlink()
     assert not (source.directory / "d" / "y").exists()
-
-
-# -------------------------------------------------------------------------------------------------------------- bulk
 
 
 @pytest.mark.storage(71)
@@ -369,7 +360,7 @@ FILES = {f"sub{number % 3}/{number}": bytes([number]) * (number * 4096) for numb
 
 @pytest.fixture
 async def mover(s3_server: S3Address, tmp_path: Path, shared_database_dsn: str) -> AsyncIterator[Caller]:
-    """A user of a local root and of an S3 store with the bucket `moving`."""
+    """A user of an application with a local root and an S3 store. The store has the bucket `moving`."""
     account = {
         "access_key_id": s3_server.access_key_id,
         "secret_access_key": s3_server.secret_access_key,
@@ -395,7 +386,7 @@ def local_tree(root: Path) -> None:
 
 
 async def sizes(caller: Caller, path: str) -> dict[str, int | None]:
-    """Map every path below a directory to its size in bytes, or to None for directories."""
+    """Return the size in bytes of each path below a directory. The size of a directory is None."""
     found: dict[str, int | None] = {}
     pending = [path]
     while pending:

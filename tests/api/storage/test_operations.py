@@ -1,4 +1,6 @@
-"""The field `wait`, the `storage/operation` call, and takeover from dead processes (Contract storage 7.5, 7.6)."""
+"""The field `wait`, the call `storage/operation`, and takeovers from processes that died (Contract storage 7.5,
+7.6).
+"""
 
 import asyncio
 import logging
@@ -40,7 +42,7 @@ from queryserver.platform.logs import AUDIT_LOGGER, FIELDS
 
 
 class Gate(FaultyFileSystem):
-    """A store whose copies or deletions block, starting with the given call number, until the gate opens."""
+    """A store whose copies or deletions block from the given call number on, until the gate opens."""
 
     def __init__(self, inner: FaultyFileSystem, call: str, number: int = 1) -> None:
         super().__init__(inner.inner)
@@ -84,7 +86,7 @@ async def gate(world: World) -> AsyncIterator[Gate]:
 
 
 async def ended(caller: Caller, operation_id: str) -> dict[str, Any]:
-    """Wait for the operation to end; return its last status."""
+    """Wait for the operation's end; return its last status."""
     body: dict[str, Any] = {}
 
     async def has_ended() -> bool:
@@ -217,12 +219,9 @@ async def test_disconnected_client_does_not_stop_the_operation(eva: Caller, worl
     assert folder.all() == {"e": None, "e/a": b"a", "e/b": b"b", "e/sub": None, "e/sub/c": b"c"}
 
 
-# ------------------------------------------------------------------------------------------------------- dead processes
-
-
 @dataclass
 class Held:
-    """A process that is blocked at its second copy or deletion, as if it had died."""
+    """A process whose second copy or deletion is blocked, as if the process had died."""
 
     open_second: Callable[[], AbstractAsyncContextManager[World]]
     gate: Gate
@@ -234,7 +233,9 @@ class Held:
 
     @asynccontextmanager
     async def second(self) -> AsyncGenerator[tuple[World, Caller]]:
-        """Open another application on the same database and stores; yield it and a caller for the same user."""
+        """Open another application on the same database and stores. Yields the application and a caller for the same
+        user.
+        """
         async with self.open_second() as second:
             yield second, Caller(second.api, self.eva.username, self.eva.headers)
 
@@ -256,7 +257,7 @@ async def held(tmp_path: Path, database_dsn: str, call: str, stage: str) -> Asyn
 
 
 async def forget_leases(world: World) -> None:
-    """Expire all leases, as if the process that held them had died."""
+    """Let all leases expire, as if the processes that held them had died."""
     await world.api.database.execute("update storage_transfers set lease_until = now() - interval '1 second'")
     await world.api.database.execute("update storage_operations set lease_until = now() - interval '1 second'")
 
@@ -266,7 +267,9 @@ async def forget_leases(world: World) -> None:
 async def test_another_process_completes_the_work_of_a_dead_process(
     tmp_path: Path, database_dsn: str, stage: str
 ) -> None:
-    """Both processes are applications in this process; the first blocks at its second copy or deletion, as if dead."""
+    """Both processes are applications in this process. The first one blocks at its second copy or deletion, as if it
+    had died.
+    """
     async with held(tmp_path, database_dsn, "storage/move", stage) as first:
         folder, asked = first.folder, first.asked
         async with first.second() as (second, heir):
@@ -283,7 +286,7 @@ async def test_another_process_completes_the_work_of_a_dead_process(
                 assert (end["state"], end["result"]["path"]) == ("done", folder.at("e"))
             moved = folder.all()
             assert moved == {"e": None, "e/a": b"a", "e/b": b"b", "e/sub": None, "e/sub/c": b"c"}
-            # The first process resumes. It has lost its lease and must not undo anything.
+            # The first process resumes. It no longer has the lease, so it must not undo anything.
             first.gate.open.set()
             await asyncio.sleep(0.3)
             assert folder.all() == moved
@@ -298,14 +301,14 @@ async def test_takeover_is_audited_and_incomplete_files_are_recorded(
         folder = first.folder
         async with first.second() as (second, heir):
             await forget_leases(second)
-            # Delete the dead process's own record, so that only records of the takeover remain.
+            # The dead process's own records are deleted, so that only the records of the takeover remain.
             await second.api.database.execute("delete from unfinished_writes")
             caplog.clear()
             with audited(caplog):
                 await second.api.services.storage.transfers.take_over()
             assert events(caplog, heir) == [("storage.move", heir.username, folder.at("d"), outcome)]
             noted = await second.api.database.fetch("select directory || '/' || name as path from unfinished_writes")
-            # All files that were being copied concurrently when the process died.
+            # These files were being copied concurrently when the process died.
             begun = {folder.inner(f"e/{name}") for name in ("a", "b", "sub/c")}
             assert {row["path"] for row in noted} == (begun if stage == "copy" else set())
 
@@ -325,12 +328,14 @@ async def test_identical_call_takes_over_after_the_lease_expires(tmp_path: Path,
 async def test_identical_call_waits_until_the_last_file_of_the_dead_process_can_be_removed(
     eva: Caller, world: World, monkeypatch: pytest.MonkeyPatch
 ):
-    """A recent file with a reserved name may be an upload in progress; a file that is not written to becomes old."""
+    """A recent file with a reserved name may be an upload in progress. A file becomes old if nothing is written to
+    it.
+    """
 
     async def none(*_: object, **__: object) -> list[object]:
         return []
 
-    # The call itself must take over, before another test's application does so in the background.
+    # The call itself must take the work over. Another test's application must not do so in the background.
     monkeypatch.setattr(TransferRecords, "claim_orphans", none)
     folder = world.folder(Scheme.FILE)
     folder.put(d__a=b"a", e=None)
@@ -377,9 +382,6 @@ async def test_unfinished_work_is_left_to_other_processes_on_shutdown(tmp_path: 
         assert (end["state"], end["result"]["details"]) == ("failed", {"rolled_back": True})
 
 
-# --------------------------------------------------------------------------------------------------------------- audit
-
-
 @contextmanager
 def audited(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """Capture audit events until the context exits."""
@@ -393,7 +395,7 @@ def audited(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 
 def events(caplog: pytest.LogCaptureFixture, caller: Caller) -> list[tuple[str, str, str, str]]:
-    """The distinct audit events caused by a user, as operation, user, path and outcome."""
+    """Return the different audit events that a user has caused, as operation, user, path and outcome."""
     found = [
         (record.getMessage(), fields["user"], fields["path"], fields["outcome"])
         for record in caplog.records
@@ -418,11 +420,8 @@ async def test_every_move_and_refusal_is_audited(eva, world, caplog):
     ]
 
 
-# -------------------------------------------------------------------------------------------------------------- leases
-
-
 def impatient(world: World, owner: str) -> Transfers:
-    """The transfers of a process with this owner name, which renews its leases every 50 ms."""
+    """Return the transfers of a process with this owner name. The process renews its leases every 50 ms."""
     database = world.api.database
     storage = world.api.services.storage
     return Transfers(
@@ -452,7 +451,7 @@ async def test_process_that_lost_its_lease_stops_without_rollback(eva, world, ga
     hour = timedelta(hours=1)
     assert await records.claim_same(digests, owner="heir", lease=hour) == (True, None)
     claimed = None
-    while claimed is None:  # the loser may renew its lease between the two calls
+    while claimed is None:  # the first process may renew its lease between the two calls
         await world.api.database.execute(
             "update storage_transfers set lease_until = now() - interval '1 s' where digest = $1", transfer.digest
         )
@@ -461,7 +460,7 @@ async def test_process_that_lost_its_lease_stops_without_rollback(eva, world, ga
     with pytest.raises(OperationInProgress):
         await loser
     assert {path for path in folder.all() if path[0] == "d"} == {"d", "d/a", "d/b", "d/sub", "d/sub/c"}
-    # The entries that the loser created now belong to the other process.
+    # The other process now owns the entries that the first process created.
     assert {"e", "e/sub"} <= set(folder.all())
     unfinished = UnfinishedWrites(world.api.database)
     await TransferSteps(records, unfinished, claimed, (source, target), Progress()).roll_back()

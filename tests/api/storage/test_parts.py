@@ -23,7 +23,7 @@ PART = 1000
 
 @dataclass
 class Sender:
-    """A client that uploads one file in chunks of 1000 bytes."""
+    """A client that uploads a file in chunks of 1000 bytes."""
 
     caller: Caller
     dest: str

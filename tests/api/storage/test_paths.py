@@ -1,4 +1,4 @@
-"""The two forms of paths in calls, and a walk that makes every file call once (Contract storage 2.2)."""
+"""The two formats of paths in calls, and a walk that makes every file call once (Contract storage 2.2)."""
 
 import json
 from dataclasses import dataclass, field
@@ -48,11 +48,11 @@ BAD = {
     "/a%00b": "invalid_path",
     "/a%ffb": "invalid_path",
 }
-"""Expected error code for each path that follows `=` in a URL."""
+"""The expected error code of each path that follows `=` in a URL."""
 
 
 async def raw(caller: Caller, path: str) -> httpx.Response:
-    """Send a GET whose path is sent without further encoding."""
+    """Send a GET request whose path is not encoded further."""
     target = f"/api/v1/storage/{path}".encode()
     return await caller.send("GET", "storage/stat", extensions={"target": target})
 
@@ -183,7 +183,9 @@ _NEVER_SUCCESSFUL = {"/api/v1/storage/extract_archive", "/api/v1/storage/compres
 
 @dataclass
 class StorageWalk:
-    """One user's calls on an in-memory HDFS. `slash` is appended to each URL path that does not end in `=<path>`."""
+    """Makes one user's file calls on an in-memory HDFS. `slash` is appended to all URL paths that do not end in
+    `=<path>`.
+    """
 
     caller: Caller
     folder: StoreFolder
@@ -192,7 +194,7 @@ class StorageWalk:
     answers: dict[tuple[str, str], httpx.Response] = field(default_factory=dict[tuple[str, str], httpx.Response])
 
     async def whole(self) -> set[tuple[str, str]]:
-        """Make every call; each must succeed. Returns the method and path of each call."""
+        """Make every file call, which must succeed. Returns the method and path of each call."""
         await self._reading()
         await self._making()
         await self._moving()

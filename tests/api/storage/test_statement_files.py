@@ -43,7 +43,7 @@ async def bob(files: Files) -> Caller:
 
 
 async def with_home(files: Files, name: str, *, admin: bool = False) -> Caller:
-    """A new user whose home directory contains a file `own`; its content is the user name."""
+    """Create a user whose home directory contains the file `own`. The content of the file is the username."""
     caller = await files.api.user(name, admin=admin)
     home = files.root / "user" / caller.username
     home.mkdir(parents=True)
@@ -56,7 +56,7 @@ def own(caller: Caller) -> str:
 
 
 async def program_of(caller: Caller, *scopes: str) -> Caller:
-    """A program that authenticates with a new API token of the user, limited to these scopes."""
+    """Create an API token with these scopes for the user; return a program that authenticates with it."""
     made = await caller.post_json("token/api_tokens/new", name=f"program {uuid4()}", scopes=scopes)
     assert made.status_code == 200, made.text
     return Caller(caller.api, caller.username, {"Authorization": f"Bearer {made.json()['value']}"})
@@ -67,7 +67,7 @@ async def session_of(caller: Caller, dialect: str = "lake") -> int:
 
 
 async def read(caller: Caller, path: str, dialect: str = "lake", **fields: Any) -> str:
-    """Read a file with a statement; return its content, or the error code and message if the statement failed."""
+    """Read a file with a statement; return its content. If the statement fails, return the error code and message."""
     body = await caller.run(dialect, f"from {path}", **fields)
     if body["status"]:
         return f"{body['code']} {body['message']}"
@@ -130,7 +130,7 @@ async def test_api_token_scopes_limit_statements_even_in_the_users_session(
     assert (body["status"] == 0) is may_write
     script = await program.run("lake", f"ddl; from {own(ana)}", run_all="true", **fields)
     assert (script["status"] == 0) is may_read
-    # The token's limits do not apply to later statements in the session.
+    # Later statements in the session are not restricted by the token.
     assert await read(ana, own(ana), **fields) == ana.username
 
 

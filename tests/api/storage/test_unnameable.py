@@ -1,4 +1,4 @@
-"""Names that no API path can express: calls process a tree with such names completely or refuse it."""
+"""Names that no API path can express. Each call either processes a tree with such names completely or refuses it."""
 
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -27,14 +27,14 @@ _MARKER = escaped_file_name(b"")
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """A bucket with a flat key space. `user` calls the API; the other methods act as an external program."""
+    """A bucket whose keys are flat. `user` calls the API, whereas `plant` and `all` act like an external program."""
 
     user: Caller
     root: str
     plant: Callable[[str], Awaitable[None]]
     """Creates an object whose content is its key."""
     all: Callable[[], Awaitable[dict[str, bytes]]]
-    """Returns the content of all non-empty objects by key."""
+    """Returns the content of all objects that are not empty, by key."""
 
     async def fill(self, *keys: str) -> None:
         for key in keys:
@@ -104,8 +104,10 @@ async def azure_keys(azurite: HttpAddress, tmp_path: Path, shared_database_dsn: 
 
 
 class FlatKeysContract:
-    """Tests of keys that no API path can express. Subclasses provide the fixture `keys`, a bucket, and the attribute
-    `odd`, such keys below `d/`.
+    """Tests of keys that no API path can express.
+
+    A subclass provides the fixture `keys`, which is a bucket, and the attribute `odd`, which contains such keys below
+    `d/`.
     """
 
     odd: tuple[str, ...]
@@ -180,7 +182,7 @@ class FlatKeysContract:
             assert (refused.status_code, refused.json()["code"]) == (400, "invalid_name"), refused.text
         assert await keys.all() == before
         assert (await keys.user.get("storage/list", path="file:///shared")).json()["files"] == []
-        # A single file with such a name can be copied to the local root under another name.
+        # A single file whose key no path can express is copied to the local root under another name.
         fields = {"src_path": f"{keys.root}/d/{_EMPTY}/x", "dest_path": "file:///shared/x"}
         assert (await keys.user.post("storage/copy", **fields)).status_code == 200
         assert (await keys.user.get("storage/display", path="file:///shared/x")).json()["contents"] == "d//x"
@@ -217,7 +219,7 @@ class TestAzureKeys(FlatKeysContract):
 async def test_dot_names_in_azure_are_listed_and_their_tree_is_refused_before_any_change(
     azure_keys: Keys, flat_s3_server: S3Address
 ) -> None:
-    """An S3 gateway to the same account creates these names, because the Azure client cannot."""
+    """An S3 gateway to the same account creates these names, because the Azure client cannot create them."""
     container, connection = azure_keys.root.removeprefix("abfs://"), S3Connection(s3_options(flat_s3_server))
     client = await connection._open_client()
     planted = ("d/./x", "d/a/../x", "d/plain", "x")
@@ -235,7 +237,7 @@ async def test_dot_names_in_azure_are_listed_and_their_tree_is_refused_before_an
 
 @pytest.fixture
 def strange(files: Files, folder: str) -> Path:
-    """A directory in the local root whose entries have names that are not valid UTF-8."""
+    """A directory in the local root that contains names which are not valid UTF-8."""
     top = files.root / folder
     (top / "d" / os.fsdecode(b"in\xff")).mkdir(parents=True)
     try:

@@ -25,7 +25,7 @@ async def upload(
 
 
 def raw(disposition: str, content: bytes = CONTENT, more: str = "") -> dict[str, Any]:
-    """A multipart request that httpx cannot produce, with this content disposition and content."""
+    """Return a multipart request with this content disposition and content, which httpx cannot produce."""
     body = f"--x\r\nContent-Disposition: form-data; {disposition}\r\n\r\n".encode() + content + b"\r\n"
     return {
         "content": body + more.encode() + b"--x--\r\n",
@@ -107,7 +107,7 @@ class TestFile:
         body = raw('name="doas"', b"bob", field)
         answer = await ana.send("POST", f"storage/upload/file?dest=file:///{folder}", **body)
         assert await refused(answer) == (400, "invalid_parameter")
-        # The doas field is also refused if it follows the file.
+        # The field doas is also refused if it follows the file.
         parts = [("file", ("a", b"z")), ("doas", (None, "bob"))]
         answer = await ana.send("POST", f"storage/upload/file?dest=file:///{folder}", files=parts)
         assert await refused(answer) == (400, "invalid_parameter")
@@ -285,8 +285,8 @@ class TestSettings:
             ana = await api.user("ana")
             fits = await upload(ana, "shared", content=b"x" * 20_000)
             assert fits.status_code == 200, fits.text
-            # The body is within the allowance for boundaries and headers, so the excess is detected only by counting
-            # bytes.
+            # The size of the body is within the allowance for boundaries and headers. Only counting the file's bytes
+            # reveals that it is too large.
             streamed = await upload(ana, "shared", "b.csv", content=b"x" * 20_001)
             assert await refused(streamed) == (413, "file_too_large")
             assert streamed.json()["message"] == "File exceeds maximum allowed size of 20000 bytes."

@@ -1,4 +1,4 @@
-"""Failed uploads and their clean-up (Contract storage 9.1.2 to 9.1.5, 9.2.6; platform 12.2; S10, T30)."""
+"""Failed uploads and their cleanup (Contract storage 9.1.2 to 9.1.5, 9.2.6; platform 12.2; S10, T30)."""
 
 import asyncio
 import hashlib
@@ -55,7 +55,7 @@ async def send_part(
 
 
 async def turn_clock(api: Api, hours: int = 25) -> None:
-    """Make all uploads and unfinished writes this many hours older."""
+    """Simulate that this many hours have passed for all uploads and unfinished writes."""
     await api.database.execute(f"update part_uploads set expires_at = expires_at - interval '{hours} hours'")
     await api.database.execute(f"update unfinished_writes set touched_at = touched_at - interval '{hours} hours'")
 
@@ -135,7 +135,7 @@ class TestSweeping:
             assert (await api.services.statements.retention.clean_up())["interrupted uploads"] == 0
 
     async def test_heartbeats_keep_the_record_of_a_write_as_recent_as_its_file(self, tmp_path, database_dsn):
-        """If the record expired before its file was old enough for removal, the file would never be removed."""
+        """If the record expired before the file was old enough to be removed, the file would never be removed."""
         touched = "select touched_at > now() - interval '1 minute' from unfinished_writes"
         async with open_api(storage_settings(tmp_path, database_dsn)) as api:
             stores = api.services.storage.stores
@@ -185,7 +185,7 @@ class TestSweeping:
                 assert await api.database.value(f"select count(*) from {table}") == 0
 
     async def test_sweep_aborts_only_old_recorded_uploads(self, tmp_path: Path, database_dsn: str):
-        """Unrecorded uploads in an object store may belong to another program."""
+        """An upload that is not recorded may belong to another program that uses the object store."""
         store = MemoryFileSystem(Scheme.S3A, StorageTraits(container_levels=1), LIKE_S3, containers=["lake"])
         async with open_api(storage_settings(tmp_path, database_dsn), stores={Scheme.S3A: lambda _: store}) as api:
             ana = await api.user("ana")
@@ -203,7 +203,7 @@ class TestSweeping:
             assert store.tree.unseen == [("lake/mine", now), ("lake/other", now - timedelta(days=9))]
 
     async def _interrupted(self, api: Api, caller: Caller) -> None:
-        """Record an unfinished write as a crash would leave it."""
+        """Record an unfinished write, as a crashed server leaves it."""
         await api.database.execute(
             "insert into unfinished_writes (id, scheme, directory, username) values ($1, 'file', 'shared', $2)",
             uuid4(),
@@ -222,7 +222,9 @@ NOTED = [
 
 class TestNotes:
     async def test_failed_tree_copy_records_each_interrupted_file(self, tmp_path: Path, database_dsn: str):
-        """The tree copy's record names only the directory, but an object store keeps incomplete uploads per file."""
+        """The record of the tree copy names only the directory, but an object store keeps incomplete uploads for each
+        file.
+        """
         traits = StorageTraits(lists_in_order=True, container_levels=1)
         store = FaultyFileSystem(MemoryFileSystem(Scheme.S3A, traits, LIKE_S3, containers=["lake"]))
         inner = store.as_user(StorageUser("hdfs"))
@@ -239,8 +241,8 @@ class TestNotes:
     @pytest.mark.storage(59)
     @pytest.mark.parametrize(("call", "fields", "step", "name"), NOTED)
     async def test_writes_are_recorded_until_they_complete(self, tmp_path, database_dsn, call, fields, step, name):
-        """The clean-up uses the record to find files that a crash leaves behind, including the previous version that a
-        write moves aside.
+        """The cleanup uses these records to find the files that a crash leaves behind. They include the previous
+        version, which a write moves aside.
         """
         traits = StorageTraits(lists_in_order=True, acts_as_user=True)
         store = FaultyFileSystem(MemoryFileSystem(Scheme.HDFS, traits, LIKE_HDFS, containers=["area"]))
@@ -264,7 +266,7 @@ async def _body(content: bytes) -> AsyncIterator[bytes]:
 
 
 class _Unsweepable(MemoryFileSystem):
-    """A store whose clean-up calls fail while `fails` is set."""
+    """A store whose cleanup calls fail while `fails` is set."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(Scheme.FILE, containers=["shared"])
@@ -298,18 +300,18 @@ PIECE = os.urandom(64 * 1024)
 
 @dataclass
 class Connection:
-    """An ASGI client that controls when its bytes arrive and when it disconnects."""
+    """An ASGI client of one upload. It controls when its bytes arrive and when it disconnects."""
 
     caller: Caller
     dest: str
     sent: asyncio.Queue[bytes | None] = field(default_factory=asyncio.Queue)
-    """Chunks of the request body; None stands for a disconnect."""
+    """The chunks of the request body. None stands for a disconnect."""
     answers: list[Message] = field(default_factory=list)
     is_waited_for: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when the application has received everything sent so far and waits for more."""
+    """Set when the application has received all chunks sent so far and is waiting for more."""
 
     async def serve(self, path: str = "upload/file", **query: Any) -> tuple[int, dict[str, Any]]:
-        """Send the upload request; return the response's status and body."""
+        """Send the upload request; return the status and body of the response."""
         raw = f"/api/v1/storage/{path}"
         words = "&".join(f"{name}={quote(str(value))}" for name, value in {"dest": self.dest, **query}.items())
         scope = {
@@ -401,7 +403,7 @@ class TestLeaving:
 
 
 class FailingFileSystem(MemoryFileSystem):
-    """A store that fails or becomes unavailable at the third chunk of a write."""
+    """A store that fails or becomes unavailable at the third chunk that is written."""
 
     def as_user(self, user: StorageUser) -> MemoryStorage:
         return _FailingStorage(self.tree, user, self.traits)
@@ -418,7 +420,7 @@ class _FailingStorage(MemoryStorage):
 
 
 class CountingFileSystem(MemoryFileSystem):
-    """A store that counts the bytes it receives and discards them."""
+    """A store that discards the bytes that are written to it, and counts them."""
 
     def __init__(self) -> None:
         super().__init__(Scheme.S3A, powers=LIKE_S3, containers=["lake"])
@@ -458,7 +460,7 @@ class TestStore:
                 "POST", "storage/upload/file?dest=file:///d", files={"file": ("a", b"x" * 4 * PIECE_BYTES)}
             )
             assert (answer.status_code, answer.json()["code"]) == (503, "storage_unavailable")
-            # The file that the store could not remove stays recorded for a later clean-up.
+            # The store could not remove the file, so it remains recorded for a later cleanup.
             assert await unfinished(api, ana) == 1
 
     @pytest.mark.security("S10")
@@ -488,7 +490,7 @@ class TestStore:
         hashed: list[tuple[int, int]] = []
 
         class Watched:
-            """A SHA-256 hash that records the calling thread and number of bytes of each update."""
+            """A SHA-256 hash that records the thread and the number of bytes of each update."""
 
             def __init__(self) -> None:
                 self._hash = hashlib.sha256()
@@ -508,7 +510,7 @@ class TestStore:
             status, body = await client.serve()
         assert (status, body["sha256"]) == (200, hashlib.sha256(PIECE * 160).hexdigest())
         assert sum(size for _, size in hashed) == 160 * len(PIECE)
-        # Hashing in a worker thread pays off only for large chunks.
+        # A worker thread hashes the large chunks. For small chunks, the change of threads would take too long.
         assert max((size for thread, size in hashed if thread == get_ident()), default=0) < len(PIECE)
 
 

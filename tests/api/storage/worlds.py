@@ -1,4 +1,4 @@
-"""One application with five stores, four of them in memory, for tests of transfers between stores."""
+"""An application with five stores, four of which are in memory, for tests of transfers between stores."""
 
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
@@ -20,7 +20,7 @@ from queryserver.platform.settings.stores import OzoneSettings
 from queryserver.platform.settings.tree import Settings
 
 CHUNK_BYTES = 100
-"""Maximum size in bytes of the files that a copy on Ozone accepts."""
+"""The maximum size in bytes of a file that is copied on Ozone."""
 
 _numbers = count(1)
 _PLACES = {
@@ -34,7 +34,7 @@ _ROOTS = {Scheme.HDFS: "/", Scheme.FILE: "file:///"}
 
 
 def memory_stores() -> dict[Scheme, MemoryFileSystem]:
-    """In-memory stores with the traits of the corresponding real stores."""
+    """Return in-memory stores that have the traits of the corresponding real stores."""
     objects = StorageTraits(lists_in_order=True, container_levels=1)
     ozone = StorageTraits(lists_in_order=True, container_levels=3, acts_as_user=True, max_copy_bytes=CHUNK_BYTES)
     hadoop = StorageTraits(lists_in_order=True, acts_as_user=True, deletes_to_trash=True, home_parent="user")
@@ -49,23 +49,23 @@ def memory_stores() -> dict[Scheme, MemoryFileSystem]:
 
 @dataclass
 class StoreFolder:
-    """A directory on one store, for a single test.
+    """A directory on one store for one test.
 
-    Methods take and return paths relative to it; the content None stands for a directory.
+    The paths in methods are relative to it. The content None stands for a directory.
     """
 
     path: str
-    """Normalized path with the scheme."""
+    """The normalized path, including the scheme."""
     scheme: Scheme
     tree: MemoryTree | None
     directory: Path
 
     def at(self, name: str) -> str:
-        """Normalized path of the entry `name`."""
+        """Return the normalized path of the entry `name`."""
         return f"{self.path}/{name}"
 
     def put(self, **entries: bytes | None) -> None:
-        """Create entries named by the keywords, in which `__` stands for `/` and `_dot_` for a dot."""
+        """Create entries, whose names are the keywords. In a keyword, `__` stands for `/`, and `_dot_` for a dot."""
         for key, content in entries.items():
             self.put_at(key.replace("_dot_", ".").replace("__", "/"), content)
 
@@ -81,14 +81,14 @@ class StoreFolder:
             self.tree.put(self.inner(name), content)
 
     def link(self, name: str) -> None:
-        """Create a symbolic link that points to this directory."""
+        """Create a symbolic link to this directory."""
         if self.tree is None:
             (self.directory / name).symlink_to(self.directory)
         else:
             self.tree.make_entry(self.inner(name), EntryKind.LINK)
 
     def all(self) -> Mapping[str, bytes | None]:
-        """Content of every entry below this directory, by relative path."""
+        """Return the content of all entries below this directory, by relative path."""
         if self.tree is None:
             return {
                 str(path.relative_to(self.directory)): None if path.is_dir() else path.read_bytes()
@@ -102,13 +102,15 @@ class StoreFolder:
         }
 
     def inner(self, name: str) -> str:
-        """The path of the entry `name` as the store receives it, without scheme and leading slash."""
+        """Return the path of the entry `name` in the format that the store receives, without scheme and leading
+        slash.
+        """
         return f"{self.path.removeprefix('/').partition('://')[2] or self.path.removeprefix('/')}/{name}"
 
 
 @dataclass
 class World:
-    """The application, and direct access to its stores' content."""
+    """An application with five stores, and direct access to their content."""
 
     api: Api
     root: Path
@@ -116,7 +118,7 @@ class World:
     faulty: Mapping[Scheme, FaultyFileSystem]
 
     def folder(self, scheme: Scheme, *, parent: str | None = None) -> StoreFolder:
-        """Create a directory on a store; `parent` replaces the store's default parent."""
+        """Create a directory on a store. It is below `parent`, or below the store's default parent."""
         path = f"{parent or _PLACES[scheme]}{next(_numbers)}"
         tree = self.memory[scheme].tree if scheme in self.memory else None
         folder = StoreFolder(path, scheme, tree, self.root / path.removeprefix("file:///"))
@@ -124,7 +126,7 @@ class World:
         return folder
 
     def fail(self, scheme: Scheme, call: str, failure: Failure) -> None:
-        """Make this call on the store fail from now on; reset the call counts."""
+        """From now on, make all calls of this method on the store fail. Resets the call counts."""
         self.faulty[scheme].calls.clear()
         self.faulty[scheme].failures[call] = failure
 
@@ -134,17 +136,17 @@ class World:
             store.calls.clear()
 
     def calls(self, scheme: Scheme) -> Counter[str]:
-        """Numbers of calls on the store since the last `fail` or `heal`."""
+        """Return the number of calls of each method on the store since the last `fail` or `heal`."""
         return self.faulty[scheme].calls
 
 
 def each_store(*schemes: Scheme) -> pytest.MarkDecorator:
-    """Run a test once for each store. The test module must provide a fixture `folder` that takes the scheme."""
+    """Run a test once for each store. The test module must have a fixture `folder` that takes the scheme."""
     return pytest.mark.parametrize("folder", schemes, indirect=True, ids=str)
 
 
 def builders(stores: Mapping[Scheme, FileSystem]) -> Mapping[Scheme, Builder]:
-    """Builders for the ordinary local root and for the given stores; no other stores are configured."""
+    """Return builders for an ordinary local root and for the given stores. No other stores are configured."""
     given: dict[Scheme, Builder] = {Scheme.FILE: BUILDERS[Scheme.FILE]}
     for scheme, store in stores.items():
         given[scheme] = lambda _, store=store: store
@@ -152,7 +154,7 @@ def builders(stores: Mapping[Scheme, FileSystem]) -> Mapping[Scheme, Builder]:
 
 
 def with_ozone(settings: Settings) -> Settings:
-    """Copy settings and add an Ozone service."""
+    """Return a copy of the settings with an Ozone service."""
     ozone = {"default": OzoneSettings(fs_defaultfs="ofs://service")}
     return settings.model_copy(update={"desktop": settings.desktop.model_copy(update={"ozone": ozone})})
 
@@ -161,7 +163,7 @@ def with_ozone(settings: Settings) -> Settings:
 async def open_world(
     settings: Settings, root: Path, memory: Mapping[Scheme, MemoryFileSystem] | None = None
 ) -> AsyncIterator[World]:
-    """Open an application on these in-memory stores, or on new ones if none are given."""
+    """Open an application on the given in-memory stores, or on new stores if none are given."""
     memory = memory or memory_stores()
     faulty = {scheme: FaultyFileSystem(store) for scheme, store in memory.items()}
     async with open_api(with_ozone(settings), builders(faulty)) as api:

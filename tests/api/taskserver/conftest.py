@@ -1,4 +1,6 @@
-"""Mail servers and webhook receivers for schedules, and applications with beat whose schedules tests make due."""
+"""Mail servers and webhook receivers for schedules, and applications with a beat whose schedules a test can make
+due.
+"""
 
 import asyncio
 import ssl
@@ -22,7 +24,7 @@ WEBHOOK_SECRET = "w9Kd2vX5pLq4Rt8Zb3Nc6Yf1Hs5Jd0Gx"
 
 @dataclass
 class Mailbox:
-    """Records the mail that a server accepted. `answers` are the server's first replies; afterward it accepts all
+    """Records the mail that a server has accepted. `answers` are the server's first replies. Afterward it accepts all
     mail.
     """
 
@@ -46,7 +48,7 @@ class Mailbox:
 
 @asynccontextmanager
 async def mail_server(directory: Path, authority: Authority, *names: str) -> AsyncIterator[Mailbox]:
-    """Run a mail server on loopback that accepts mail only after STARTTLS."""
+    """Run a mail server on loopback that requires STARTTLS; yield its mailbox."""
     certificate = authority.certify(*names)
     file = directory / f"{names[0]}.pem"
     file.write_text(certificate.certificate + certificate.key)
@@ -65,7 +67,7 @@ async def mail_server(directory: Path, authority: Authority, *names: str) -> Asy
 
 @pytest.fixture
 def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Authority:
-    """The only certificate authority that this process trusts."""
+    """A certificate authority. This process trusts no other."""
     made = Authority()
     file = tmp_path / "authority.pem"
     file.write_text(made.certificate)
@@ -81,7 +83,9 @@ async def mailbox(tmp_path: Path, authority: Authority) -> AsyncIterator[Mailbox
 
 @dataclass
 class Receiver:
-    """A webhook receiver. `answers` are the statuses of its first responses; all later responses are 204."""
+    """A webhook receiver. `answers` are the statuses of its first responses. All later responses have the status
+    204.
+    """
 
     url: str = ""
     calls: list[tuple[Mapping[str, str], bytes]] = field(default_factory=list)
@@ -103,7 +107,7 @@ async def receiver() -> AsyncIterator[Receiver]:
     one = Receiver()
     server = await asyncio.start_server(one.serve, "127.0.0.1", 0)
     async with server:
-        # The URL contains a host name because responses of the service must not reveal IP addresses.
+        # The URL contains a host name, because responses of the service must not contain IP addresses.
         one.url = f"http://localhost:{server.sockets[0].getsockname()[1]}/hook"
         yield one
 
@@ -113,7 +117,7 @@ Desktop = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def desktop() -> Desktop:
-    """Builds `desktop` settings with a mail server and a webhook secret."""
+    """A function that builds `desktop` settings with a mail server and a webhook secret."""
 
     def made(mailbox: Mailbox | None = None, **task_server: Any) -> dict[str, Any]:
         smtp = {"host": "localhost", "port": mailbox.port, "default_from_email": "qs@example.org"} if mailbox else {}
@@ -130,13 +134,13 @@ def desktop() -> Desktop:
 
 @dataclass(frozen=True)
 class Fleet:
-    """An application whose process also runs beat, and its administrator."""
+    """An application whose process also runs the beat, and its administrator."""
 
     api: Api
     root: Caller
 
     async def schedule(self, name: str, **members: Any) -> dict[str, Any]:
-        """Create a schedule for a statement on the scripted engine; return it."""
+        """Create a schedule for a statement on the scripted engine; return the schedule in the response."""
         given = {"name": name, "kind": "statement", "connector": "mysql", "statement": "rows 3", "interval_s": 3600}
         response = await self.root.post_json("taskserver/schedules/new", schedule={**given, **members})
         assert response.status_code == 200, response.text
@@ -148,7 +152,7 @@ class Fleet:
         return response.json()["schedule"]
 
     async def due(self, *ids: int, since: str = "0 s") -> None:
-        """Make these schedules due now, or since this interval."""
+        """Make these schedules due now. With `since`, they have already been due for this interval."""
         await self.api.database.execute(
             "update schedules set next_run_at = now() - $2::text::interval where id = any($1::bigint[])",
             list(ids),
@@ -162,7 +166,7 @@ class Fleet:
         return [dict(row) for row in rows]
 
     async def ended(self, schedule_id: int, runs: int = 1) -> list[dict[str, Any]]:
-        """Wait until this many runs of a schedule have ended; return all its runs."""
+        """Wait until at least this many runs of a schedule have ended; return all runs."""
 
         async def have_ended() -> bool:
             return sum(bool(run["status"]) for run in await self.runs(schedule_id)) >= runs
@@ -176,7 +180,7 @@ class Fleet:
 
 @pytest.fixture
 def fleets(small_api: ApiOpener) -> Callable[..., Any]:
-    """Opens an application whose single process runs both beat and the statements."""
+    """A function that opens an application. Its process runs both the beat and the statements."""
 
     @asynccontextmanager
     async def opener(*, beats: bool = True, **changes: Any) -> AsyncIterator[Fleet]:

@@ -1,4 +1,4 @@
-"""Each schedule fires exactly once per due time, regardless of the number of beats (Contract platform 10.4)."""
+"""Each schedule fires exactly once each time it is due, whatever the number of beats (Contract platform 10.4)."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,7 +15,7 @@ Fleets = Callable[..., Any]
 
 
 async def statements_of(fleet: Fleet, schedule_id: int) -> int:
-    """Number of statements that a schedule has created, whether or not a run records them."""
+    """Return the number of statements that a schedule has submitted, whether or not its runs record them."""
     return await fleet.api.database.value(
         "select count(*) from idempotency_keys where key like $1", f"beat:{schedule_id}:%"
     )
@@ -42,7 +42,7 @@ async def test_two_beats_run_each_fire_of_ten_schedules_once(fleets: Fleets):
             assert shown["last_history_uuid"] == str(runs[-1]["statement_id"])
         assert await fleet.api.database.value("select count(*) from statements") == 30
         assert await other.api.database.value("select count(*) from statements where priority = 1") == 30
-        # Statements of schedules appear in their owner's history like any other statement.
+        # Statements of schedules are in their owner's history, like all other statements.
         assert (await fleet.root.history())["count"] == 30
 
 
@@ -92,7 +92,8 @@ async def test_lost_right_stops_the_schedule_even_if_another_connector_has_the_d
         assert run["message"] == "The owner of the schedule no longer has permission to use its connector."
         assert not (await fleet.read(made["id"]))["enabled"]
         gone = await fleet.schedule("gone", connector="hive2")
-        # A dialect is not a connector key: the statement must not run on some other connector of that dialect.
+        # A dialect is not the key of a connector. The statement must not run on another connector that has this
+        # dialect.
         await fleet.api.database.execute("update schedules set connector = 'hive' where id = $1", gone["id"])
         await fleet.due(gone["id"])
         (run,) = await fleet.ended(gone["id"])
@@ -134,7 +135,7 @@ async def test_beat_dying_between_claim_and_submission_loses_no_fire(fleets: Fle
         await beat.runs.claim_due()
         (run,) = await fleet.runs(made["id"])
         assert (run["status"], run["statement_id"]) == ("", None)
-        await asyncio.gather(beat.fire(), beat.fire())  # two other beats find the existing claim
+        await asyncio.gather(beat.fire(), beat.fire())  # two other beats find that the run is already claimed
         (run,) = await fleet.runs(made["id"])
         assert run["statement_id"] is not None
         assert await statements_of(fleet, made["id"]) == 1
@@ -154,7 +155,7 @@ async def test_beat_dying_after_the_submission_repeats_no_fire(fleets: Fleets):
             connector="mysql", script="rows 3", idempotency_key=run.fire_id, priority=1, run_all=True
         )
         recorded = await services.statements.submissions.submit(user, submission)
-        # The schedule changes before the run is recorded, but the run keeps the statement from the time it fired.
+        # The schedule is changed before the run is recorded. The run keeps the statement that was fired.
         await fleet.root.post_json("taskserver/schedules/update", schedule={"id": made["id"], "statement": "rows 9"})
         await beat.fire()
         (found,) = await fleet.runs(made["id"])

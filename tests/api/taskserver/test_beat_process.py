@@ -1,4 +1,4 @@
-"""`queryserver beat` as separate processes (Contract platform 12)."""
+"""`queryserver beat` as a separate process (Contract platform 12)."""
 
 import signal
 from collections.abc import Callable, Mapping
@@ -11,7 +11,7 @@ from tests.fixtures.program import ForkedProcess
 
 @pytest.fixture
 def environment(tmp_path: Path, database_dsn: str) -> Mapping[str, str]:
-    """Environment variables that select the application's database."""
+    """Environment variables with which a process uses the application's database."""
     return {
         "HOME": str(tmp_path),
         "QUERYSERVER__DESKTOP__DATABASE__URL": database_dsn,

@@ -1,4 +1,4 @@
-"""Emails and webhook calls about ended runs and statements (Contract platform 10.5, 10.8)."""
+"""Emails and webhook calls about runs and statements that have ended (Contract platform 10.5, 10.8)."""
 
 import asyncio
 import hashlib
@@ -24,7 +24,7 @@ Fleets = Callable[..., Any]
 
 @asynccontextmanager
 async def immediate_retries(fleet: Fleet) -> AsyncIterator[None]:
-    """Make failed deliveries due for a retry immediately until the context exits."""
+    """Make all retries of failed deliveries due immediately, until the context exits."""
 
     async def hurry() -> None:
         while True:
@@ -40,7 +40,7 @@ async def immediate_retries(fleet: Fleet) -> AsyncIterator[None]:
 
 
 async def delivered(fleet: Fleet, count: int) -> list[dict[str, Any]]:
-    """Wait until this many deliveries have succeeded or failed for good; return all deliveries."""
+    """Wait until at least this many deliveries have succeeded or failed for good; return all deliveries."""
 
     async def are_done() -> bool:
         return await fleet.api.database.value("select count(*) from deliveries where next_try_at is null") >= count
@@ -102,7 +102,7 @@ async def test_attached_csv_respects_row_and_byte_limits(fleets: Fleets, desktop
 async def test_line_break_in_a_name_adds_no_header(fleets: Fleets, desktop: Desktop, mailbox: Mailbox):
     async with fleets(desktop=desktop(mailbox)) as fleet:
         made = await fleet.schedule("plain", notify={"to": ["a@example.org"]})
-        # API calls reject such a name, so it is written directly to the database.
+        # API calls reject such a name. Therefore it is written directly to the database.
         await fleet.api.database.execute(r"update schedules set name = E'x\r\nBcc: b@example.org'")
         await fleet.due(made["id"])
         (one,) = await delivered(fleet, 1)
@@ -164,7 +164,9 @@ async def test_test_email_reports_success_and_refusal(fleets: Fleets, desktop: D
 
 
 async def quick_statement(fleet: Fleet, *, below_ms: int) -> tuple[str, list[str]]:
-    """Run statements until one takes less than `below_ms`; return it and the slower statements before it."""
+    """Run statements until one takes less than `below_ms`. Return its operation id, and the ids of the slower
+    statements before it.
+    """
     delayed: list[str] = []
     for _ in range(TRIES):
         body = await fleet.root.run("mysql", "rows 1")
@@ -178,7 +180,7 @@ async def test_owners_are_emailed_about_long_statements(fleets: Fleets, desktop:
     async with fleets(desktop=desktop(mailbox, email_after_s=3)) as fleet:
         quick, delayed = await quick_statement(fleet, below_ms=3000)
         slow = await fleet.root.run("mysql", "sleep 3.3 then rows 2")
-        # The schedule already notifies its owner by email, so a single email covers both reasons.
+        # The schedule already notifies its owner by email. A single email must be sent for both reasons.
         address = f"{fleet.root.username}@example.org"
         made = await fleet.schedule("slow", statement="sleep 3.3 then rows 2", notify={"to": [address]})
         await fleet.due(made["id"])
@@ -193,7 +195,7 @@ async def test_owners_are_emailed_about_long_statements(fleets: Fleets, desktop:
 
 
 def signed_well(call: tuple[Any, bytes]) -> bool:
-    """Whether the signature is valid, verified as docs/operations/schedules.md instructs receivers."""
+    """Return whether the signature is valid, according to the instructions in docs/operations/schedules.md."""
     headers, body = call
     parts = dict(part.split("=", 1) for part in headers["x-queryserver-signature"].split(","))
     digest = hmac.new(WEBHOOK_SECRET.encode(), f"{parts['t']}.".encode() + body, hashlib.sha256).hexdigest()
@@ -269,7 +271,7 @@ async def test_webhook_address_refused_before_delivery_is_not_called(
 async def test_delivery_is_sent_by_one_worker_and_repeated_after_its_death(
     fleets: Fleets, desktop: Desktop, receiver: Receiver
 ):
-    off = {"enabled": True}  # deliveries are sent by workers, not by this process
+    off = {"enabled": True}  # only workers send deliveries, and this process is none
     async with fleets(beats=False, desktop=desktop(**off)) as fleet:
         outbox = fleet.api.services.scheduling.beat.runs._outbox
         made = await fleet.schedule("calls", statement="", kind="task", task="result_cleanup",
@@ -286,7 +288,7 @@ async def test_delivery_is_sent_by_one_worker_and_repeated_after_its_death(
         await fleet.api.database.execute("update deliveries set claimed_until = now() - interval '1 s'")
         (again,) = await outbox.claim(kind, 4)
         assert again.tries == 2
-        # The first worker resumes, and must not change the delivery's record.
+        # The first worker resumes. It must not change the record of the delivery.
         (first,) = claims[0] or claims[1]
         await outbox.record(first, "late")
         row = await fleet.api.database.row("select error, claimed_until is null as free from deliveries")

@@ -1,4 +1,4 @@
-"""Encrypted delivery of emails through a real mail server (Contract platform 10.5)."""
+"""Emails are delivered with encryption through a real mail server (Contract platform 10.5)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -28,7 +28,7 @@ async def test_email_with_csv_is_delivered(
         assert (mail["From"], mail["To"]) == ("Query Server <qs@example.org>", "ana@example.org")
         (attached,) = mail.iter_attachments()
         assert attached.get_content().splitlines()[1:] == ["'=1+1"]
-        # The server accepts mail only for its own domain, example.org.
+        # The mail server accepts mail only for its own domain, example.org.
         refused = await fleet.root.post_ok("taskserver/email/test", to="ana@example.net")
         assert (refused["ok"], refused["message"][:4]) == (False, "554 ")
 

@@ -1,4 +1,4 @@
-"""Schedules through API calls and commands (Contract platform 10.7, 12)."""
+"""Schedules are managed through API calls and commands (Contract platform 10.7, 12)."""
 
 import json
 from collections.abc import AsyncIterator, Callable
@@ -25,7 +25,9 @@ async def fleet(fleets: Fleets, desktop: Desktop) -> AsyncIterator[Fleet]:
 
 @pytest.fixture
 def command(tmp_path: Path, database_dsn: str) -> Command:
-    """The command-line program on the same database, configured with one of the application's connectors."""
+    """The command-line program on the application's database. It is configured with one of the application's
+    connectors.
+    """
     (tmp_path / "databases").mkdir(exist_ok=True)
     (tmp_path / "databases" / "api.sqlite").touch()
     return command_in(
@@ -69,7 +71,7 @@ async def test_calls_and_commands_are_equivalent(fleet: Fleet, command: Command,
     assert (await fleet.read(by_command["id"]))["next_run"]
     fired = await command("schedules", "run", one)
     assert fired.out.startswith(f"beat:{one}:")
-    assert (await command("schedules", "run", one)).code == 1  # refused because the first run has not ended
+    assert (await command("schedules", "run", one)).code == 1  # the first run has not ended
     assert (await command("schedules", "remove", one)).out == f"Removed {one}.\n"
     assert verdict(await root.get(f"taskserver/schedules/{one}")) == (404, -1, "schedule_not_found")
     assert (await command("schedules", "show", one)).code == 1
@@ -226,7 +228,8 @@ async def test_schedules_require_an_administrator_but_no_task_server(fleet: Flee
     assert verdict(await ana.get(f"taskserver/schedules/{made['id']}")) == (403, -1, "admin_required")
     for call in ("schedules/new", "schedules/update", "schedules/delete", "schedules/run", "email/test"):
         assert await ana.refused(f"taskserver/{call}") == (403, -1, "admin_required")
-    # The task server is disabled here. All calls except run are covered above and in other tests.
+    # The task server is disabled here, so the call run is refused. Tests above and in other files cover all other
+    # calls.
     chosen = json.dumps({"id": made["id"]})
     assert await fleet.root.refused("taskserver/schedules/run", schedule=chosen) == (501, -1, "task_server_disabled")
     assert (await fleet.root.post_ok("taskserver/schedules/delete", schedule=chosen)) == {"id": made["id"], "status": 0}

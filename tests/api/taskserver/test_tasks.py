@@ -1,4 +1,4 @@
-"""Task server status and tasks (Contract platform 10.6)."""
+"""The status and the tasks of the task server (Contract platform 10.6)."""
 
 import asyncio
 import json
@@ -41,13 +41,13 @@ SERVER = {"task_server": {"enabled": True}, "metrics": {"token": "metrics-token-
 async def fleet(
     tmp_path_factory: pytest.TempPathFactory, postgres: EmbeddedPostgres, migrated_template: str, users_url: str
 ) -> AsyncIterator[Api]:
-    """One application with the task server enabled. Tasks run only when a test runs them; statements run in this
+    """An application with the task server enabled. Tasks run only if a test runs them. Statements run in this
     process.
     """
     async for dsn in new_database(postgres, template=migrated_template):
         settings = make_settings(tmp_path_factory.mktemp("fleet"), dsn, users_url, desktop=SERVER, index=True)
         async with open_api(settings) as opened:
-            # Tests trigger metadata refreshes explicitly.
+            # Tests trigger metadata refreshes themselves.
             vars(opened.services.searching.refresh)["_start_due"] = lambda: None
             opened.services.statements.runner.instance.intake = Intake.OWN
             yield opened
@@ -55,7 +55,7 @@ async def fleet(
 
 @pytest.fixture
 async def boss(fleet: Api) -> Caller:
-    """An administrator for a single test; tasks and statements of earlier tests are deleted."""
+    """The administrator of one test. The tasks and statements of earlier tests have been deleted."""
     await fleet.database.execute("delete from tasks")
     await fleet.database.execute("delete from statements")
     return await fleet.user("boss", admin=True)
@@ -80,7 +80,7 @@ async def listed(caller: Caller, **query: Any) -> list[dict[str, Any]]:
 
 
 async def run(caller: Caller, name: str, **params: Any) -> dict[str, Any]:
-    """Submit a task and run it; return its record."""
+    """Submit a task and run it; return its record after the run."""
     task = await submitted(caller, name, **params)
     assert await caller.api.services.tasks.runner.run_next()
     return await shown(caller, task["id"])
@@ -134,7 +134,7 @@ class TestStatus:
             assert worker["heartbeat"] >= worker["started"]
 
             async def are_gone() -> bool:
-                """Repeats the update, because a heartbeat may arrive between the update and the check."""
+                """The update is repeated, because a heartbeat may arrive between the update and the check."""
                 await fleet.database.execute(
                     "update instances set heartbeat_at = now() - interval '31 s' where kind in ('worker', 'beat')"
                 )
@@ -328,7 +328,7 @@ class TestCancel:
 
     @pytest.mark.platform(110)
     async def test_running_task_stops_soon_after_cancel(self, fleet: Api, boss: Caller):
-        """The task blocks on a table lock that the test holds."""
+        """The task waits for a table lock that the test holds."""
         runner = fleet.services.tasks.runner
         async with fleet.database.transaction() as connection:
             await connection.execute("lock table idempotency_keys in access exclusive mode")
@@ -337,7 +337,8 @@ class TestCancel:
             await until(lambda: runner.active == 1)
             assert (await shown(boss, task["id"]))["state"] == "running"
             assert (await boss.post(f"taskserver/tasks/{task['id']}/cancel")).status_code == 200
-            # The cancel notification stops the task; heartbeats would notice only after up to ten seconds.
+            # The notification about the cancellation stops the task. With heartbeats alone, this could take up to ten
+            # seconds.
             assert await asyncio.wait_for(running, 60)
         assert (await shown(boss, task["id"]))["state"] == "canceled"
 
@@ -382,7 +383,7 @@ class TestWork:
         assert (task["state"], task["message"], task["result"]) == ("failed", "Unknown dialect: x", None)
 
     async def test_result_cleanup_deletes_expired_results(self, fleet: Api, boss: Caller):
-        await run(boss, "result_cleanup")  # remove orphaned files of earlier tests
+        await run(boss, "result_cleanup")  # removes the orphaned files of earlier tests
         due = (await boss.run("mysql", "rows 3000 wide 100"))["history_uuid"]
         result = fleet.services.settings.results_dir / due[-2:] / due
         assert result.exists()
@@ -390,7 +391,7 @@ class TestWork:
             "update statements set expires_at = now() - interval '1 h' where id = $1::text::uuid", due
         )
         task = await run(boss, "result_cleanup")
-        # This process itself sweeps every two seconds and may have deleted the result first.
+        # This process sweeps every two seconds, so it may have deleted the result before the task.
         assert task["result"]["results"] in {0, 1}
         assert task["message"] == f"{task['result']['results']} results deleted."
         await until(lambda: not result.exists())
@@ -416,7 +417,7 @@ class TestWork:
 
     async def test_metadata_refresh_reads_the_index_immediately(self, fleet: Api, boss: Caller):
         looks = len(fleet.shelf.looks)
-        for _ in range(2):  # the second run starts even though the index is fresh
+        for _ in range(2):  # the second run reads the index although it is fresh
             task = await run(boss, "metadata_refresh", connector="shelf")
             assert task["state"] == "finished", task
             tables = task["result"]["tables"]
