@@ -41,7 +41,7 @@ LAYOUTS = (
     "SELECT n FROM ({rows}) AS r WHERE n < 0",
     "SELECT n FROM ({rows}) AS r WHERE n < 3",
 )
-"""Statements with columns that downloads copy unchanged or convert, and with many, few or no rows."""
+"""Statements whose columns are copied unchanged or converted by downloads. They return many, few or no rows."""
 
 
 async def finished(ana: Caller, dialect: object, statement: str, **fields: Any) -> str:
@@ -51,7 +51,7 @@ async def finished(ana: Caller, dialect: object, statement: str, **fields: Any) 
 
 
 def stored_files(api: Api, operation: str) -> list[Path]:
-    """The segment files of a result in order. The result must have fewer than ten segments."""
+    """Return the files of a result's segments in order. The result must have fewer than ten segments."""
     folders = [path for path in api.services.settings.results_dir.rglob(f"*{operation}*") if path.is_dir()]
     return sorted(path for folder in folders for path in folder.rglob("*") if path.is_file())
 
@@ -63,7 +63,7 @@ async def file_of(ana: Caller, operation: str, kind: str, **query: Any) -> bytes
 
 
 def rows_of(kind: str, content: bytes) -> list[list[Any]]:
-    """A file's rows without the column names; text cells stay strings."""
+    """Return the rows of a file, without the column names. The cells of text formats are strings."""
     match kind:
         case "csv":
             return list(csv.reader(io.StringIO(content.decode(), newline="")))[1:]
@@ -243,7 +243,7 @@ class TestParts:
 
 
 class TestPackedArrow:
-    """Downloads with `compression=lz4`, which send the stored segments unchanged (ADR 65)."""
+    """Downloads with `compression=lz4`. They send the stored segments unchanged (ADR 65)."""
 
     @pytest.mark.parametrize("select", LAYOUTS)
     async def test_packed_arrow_contains_the_rows_of_the_plain_stream(self, ana: Caller, select: str):
@@ -297,7 +297,7 @@ class TestPackedArrow:
         assert verdict(answer) == (400, -1, "invalid_parameter")
 
     async def _stored(self, ana: Caller) -> str:
-        """Create a result with several segments; return its operation."""
+        """Create a result with several segments; return its operation id."""
         select = f"SELECT n, 'a label of number ' || n AS t FROM ({DUCKDB.rows(900_000)}) AS r"
         operation = await finished(ana, DUCKDB, select, limit=900_000)
         assert len(stored_files(ana.api, operation)) > 2
@@ -337,10 +337,10 @@ class TestRefusals:
         answer = await ana.get(f"editor/download/{cut}", allow_truncated="true")
         assert len(rows_of("csv", answer.content)) == 5000
         assert answer.headers["x-result-truncated-reason"] == "row_limit"
-        # Statements recorded by an earlier version have no recorded cause of truncation.
+        # Statements that an earlier version has recorded have no cause of truncation.
         await ana.api.database.execute("update statements set limit_source = null where id = $1", cut)
         assert (await ana.get(f"editor/download/{cut}")).status_code == 200
-        # Truncation by a limit that the caller set requires no permission.
+        # If the caller's own limit has truncated the result, no permission is required.
         asked_for = await finished(ana, DUCKDB, DUCKDB.rows(5001), limit=5000)
         answer = await ana.get(f"editor/download/{asked_for}")
         assert (answer.status_code, answer.headers["x-result-truncated"]) == (200, "true")
@@ -392,7 +392,7 @@ class TestBrokenTransfers:
     @pytest.mark.parametrize("kind", ["csv", "ndjson", "arrow"])
     async def test_failing_stream_lacks_the_last_chunk(self, ana: Caller, kind: str):
         operation = await self._large(ana)
-        # The beginning of the last segment, including its schema, remains readable.
+        # The beginning of the last segment remains readable. It includes the schema.
         last = stored_files(ana.api, operation)[-1]
         last.write_bytes(last.read_bytes()[: last.stat().st_size // 2])
         unavailable = (503, -1, "service_unavailable")
@@ -449,7 +449,7 @@ class TestBrokenTransfers:
 
     @staticmethod
     async def _received(answer: httpx.Response) -> tuple[bytes, bool]:
-        """The bytes received, and whether the response was complete."""
+        """Return the received bytes, and whether the response was complete."""
         received = bytearray()
         try:
             async for piece in answer.aiter_raw():

@@ -1,4 +1,4 @@
-"""Rights, order of checks, bodies and other users' ids, for every documented call (T20)."""
+"""Tests of every documented call: rights, the order of checks, bodies, and the ids of other users (T20)."""
 
 import json
 from collections.abc import AsyncIterator, Mapping
@@ -21,7 +21,7 @@ READS_A_BODY = [one for one in CALLS if one.method == "POST" and not one.path.en
 TAKES_A_FILE = [one for one in CALLS if one.method == "POST" and one.path.endswith(UPLOADS)]
 JSON = "application/json"
 
-# Each of these bodies must be rejected before the call has any effect; the codes are from Contract platform 1.2.
+# Each of these bodies must be rejected before the call has any effect. The codes are those of Contract platform 1.2.
 BROKEN = {
     "broken": (b'{"a": ', "invalid_json"),
     "array": (b"[1]", "invalid_body"),
@@ -37,7 +37,7 @@ BROKEN = {
 
 
 class CountedBody:
-    """A request body that is declared large and counts the chunks read."""
+    """A large request body that counts the chunks that are read."""
 
     def __init__(self) -> None:
         self.pieces = 0
@@ -105,7 +105,7 @@ class TestPaths:
     @pytest.mark.security("T17")
     @pytest.mark.parametrize("one", CALLS, ids=name_of)
     async def test_trailing_slash_addresses_the_same_path(self, api: Api, user: Caller, one: Operation):
-        # A slash is significant after `=`, and at the end of a path whose last segment is a parameter.
+        # A trailing slash has a meaning after `=`, and if the last segment of the path is a parameter.
         if "={" in one.path or one.path.endswith("}"):
             return
         path = concrete(one).rstrip("/")
@@ -121,7 +121,7 @@ class TestPaths:
     async def test_head_matches_get_without_a_body(self, admin: Caller, one: Operation):
         got, head = await admin.get(concrete(one)), await admin.send("HEAD", concrete(one))
         unlike = {"x-request-id", "date", "last-modified"}
-        # These responses count their own calls or report durations, so their length may differ each time.
+        # These responses contain counts or durations, so their length may differ between two calls.
         if one.path in {"/desktop/debug/is_ready", "/api/v1/logs", "/api/v1/logs/download", "/api/v1/check_config"}:
             unlike |= {"content-length", "content-disposition"}
         assert head.status_code == got.status_code
@@ -166,7 +166,7 @@ class TestBodies:
             (b"statement=%ff&connector=%ff&path=%ff", "application/x-www-form-urlencoded"),
         ):
             answer = await sent(admin, one, body, kind)
-            # Some of these calls have no fields, and some never succeed.
+            # Some of these calls have no fields, and some can never succeed.
             assert answer.status_code in {200, 400, 404, 501}, answer.text
             if answer.status_code == 200:
                 assert not one.request or "\0" not in answer.text
@@ -199,7 +199,7 @@ CALLS_WITH_IDS = read_operations()
 
 
 def fields_of(one: Operation) -> frozenset[str]:
-    """The field names of the operation's request model."""
+    """Return the names of the fields in the operation's request model."""
     return frozenset(one.request.model_fields) if one.request else frozenset()
 
 
@@ -232,7 +232,7 @@ def status_and_code(answer: httpx.Response) -> tuple[int, str]:
 
 @pytest.mark.security("T20")
 def test_call_lists_are_complete():
-    """Without this check, a change to the models could silently reduce the tested calls to none."""
+    """Without this test, a change to the models could reduce the tested calls to none unnoticed."""
     assert len(ON_OPERATIONS) >= 13
     assert len(BY_CONNECTOR) >= 20
 

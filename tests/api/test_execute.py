@@ -1,4 +1,4 @@
-"""The three forms of the execute call (Contract editor 4)."""
+"""The three forms of calling execute (Contract editor 4)."""
 
 import asyncio
 import json
@@ -26,13 +26,13 @@ ODD_TEXTS = [
 
 
 def equal_part(body: dict[str, Any]) -> dict[str, Any]:
-    """The part of the response that is the same for identical calls."""
+    """Return the parts of a response that are the same for identical calls."""
     handle = {key: value for key, value in body["handle"].items() if key not in UNLIKE}
     return {"status": body["status"], "handle": handle, "query_status": without_times(body["query_status"])}
 
 
 def without_times(status: dict[str, Any]) -> dict[str, Any]:
-    """`query_status` without its timing fields."""
+    """Return `query_status` without its timing fields."""
     return {key: value for key, value in status.items() if key not in {*TIMES, "expires_at"}}
 
 
@@ -307,7 +307,7 @@ class TestConnectors:
             ]
             assert verdict(unknown) == verdict(forbidden) == verdict(mismatch) == (404, -1, "dialect_not_found")
             usable = " Configured: duckdb, sqlite, postgresql, warehouse, replica, hive2, 7070, mysql, together, shelf,"
-            usable += " down, frozen, login."  # the list omits `vault` and `closed`, which belong to other groups
+            usable += " down, frozen, login."  # `vault` and `closed` are restricted to other groups
             assert unknown.json()["message"] == f"The connector nope is not configured.{usable}"
             assert forbidden.json()["message"] == f"The connector closed is not configured.{usable}"
         assert (await ana.history())["count"] == 0
@@ -379,7 +379,7 @@ class TestTime:
         assert (body["status"], body["code"], body["query_status"]["state"]) == (-4, "statement_timeout", "timed_out")
         assert body["query_status"]["status"] == "failed"
         assert (await ana.history())["history"][0]["data"]["status"] == "failed"
-        # The session accepts the next statement only after the engine has stopped the canceled one.
+        # The session accepts the next statement only when the engine has stopped the canceled one.
         assert (await ana.run(dialect, "SELECT 1"))["status"] == 0
 
 

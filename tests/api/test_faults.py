@@ -1,4 +1,6 @@
-"""Failures of the engine, store or database, and error positions in statements (Contract editor 1.5, 3.4)."""
+"""Failures of engines, result stores and databases, and the positions of errors in statements (Contract editor 1.5,
+3.4).
+"""
 
 import asyncio
 import json
@@ -53,7 +55,7 @@ class TestEngines:
             body = await ana.post_ok("editor/execute", operationId=body["history_uuid"], wait=30)
         # `Caller` checks every error response for internal details.
         assert (body["status"], body["query_status"]["state"]) == (1, "failed")
-        # A statement that accesses files outside all stores may be denied.
+        # A statement may be denied if it accesses files outside all stores.
         assert body["code"] in {"engine_error", "rejected", *(["permission_denied"] if dialect is DUCKDB else [])}
         assert body["message"]
         for call in ("check_status", "fetch_result_data", "get_logs", "cancel_statement"):
@@ -116,7 +118,9 @@ class TestEngines:
 
 
 class TestReadOnly:
-    """With `read_only`, the service rejects apparent changes, and the engine rejects actual changes."""
+    """With `read_only`, the service rejects statements that appear to change data, and the engine rejects all others
+    that do.
+    """
 
     @pytest.mark.parametrize(
         "statement",
@@ -171,7 +175,7 @@ class TestResultStore:
             results.write_text("no directory")
             body = await ana.run("mysql", "rows 3000 wide 100")
             assert (body["status"], body["code"]) == (1, "result_store_failed")
-            # Small results are stored in the statement's record, so the result store is not needed.
+            # A small result is stored in the statement's record, so the result store is not needed.
             assert (await ana.result("mysql", "rows 3"))["data"] == [[0], [1], [2]]
 
 
@@ -197,7 +201,7 @@ class TestDatabase:
                 assert verdict(login) == unavailable
                 assert (await ana.get("/desktop/debug/is_alive")).status_code == 200
                 assert verdict(await ana.get("/desktop/debug/is_ready")) == (503, -1, "not_ready")
-                # Requests without credentials are rejected without a database query.
+                # A request without credentials is rejected without any database query.
                 assert (await api.stranger.get("editor/get_history")).status_code == 401
             assert (await ana.page(operation))["data"] == [[0], [1], [2]]
             assert (await ana.run("mysql", "rows 1"))["status"] == 0
@@ -205,7 +209,7 @@ class TestDatabase:
 
 @asynccontextmanager
 async def _no_connections(postgres: EmbeddedPostgres, api: Api) -> AsyncIterator[None]:
-    """Make the service database refuse new connections and close the existing ones."""
+    """Make the service database refuse new connections and close its existing ones, until the context exits."""
     name = await api.database.value("select current_database()")
     await execute(postgres.admin_dsn(), f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
     try:
@@ -219,7 +223,7 @@ async def _no_connections(postgres: EmbeddedPostgres, api: Api) -> AsyncIterator
 
 REAL = ("duckdb", "sqlite", "postgresql")
 SCRIPT = "SELECT 1; -- 😀\n SELECT 'é' AS a,\n  2 AS b )"
-"""The second statement begins with its comment, on the script's first line."""
+"""A script whose second statement begins with its comment. The comment is on the first line of the script."""
 
 
 def place(body: dict) -> tuple[object, object]:
@@ -230,7 +234,8 @@ async def test_every_response_about_a_failed_statement_has_its_error_position(an
     for dialect in REAL:
         first = await ana.run(dialect, SCRIPT)
         body = await ana.post_ok(f"editor/execute/{dialect}", operationId=first["history_uuid"], wait=60)
-        # The position is relative to the statement; the handle has the statement's own position in the script.
+        # The error's position is relative to the statement. The handle contains the statement's own position in the
+        # script.
         assert body["handle"]["statement"] == SCRIPT.partition("; ")[2]
         assert place(body) == (3, 10), dialect
         operation = body["history_uuid"]
@@ -255,7 +260,8 @@ async def test_refused_plan_has_the_error_position_within_its_statement(ana: Cal
 @pytest.mark.parametrize(
     ("dialect", "statement", "found"),
     [
-        # These fail after parsing. DuckDB reports no position for relations, and its messages count display columns.
+        # These statements fail after they have been parsed. DuckDB reports no position for relations. Its messages
+        # count display columns.
         ("duckdb", "-- c\n/* 中 */ SELECT '中😀', nofn(1)", (2, 22)),
         ("duckdb", "INSERT INTO nowhere VALUES (1)", (None, None)),
         ("duckdb", "SELECT CAST(x AS INT)\nFROM (VALUES ('1'), ('a')) AS t(x)", (1, 8)),

@@ -1,5 +1,5 @@
-"""Values that downloads or their readers once lost. The inputs are in `tests/field/sql`; comments there describe the
-defects.
+"""Values that downloads or the readers of their files once lost. The comments in the inputs, `tests/field/sql`,
+describe the defects.
 """
 
 import datetime as dt

@@ -29,7 +29,7 @@ SHAPES: dict[str, tuple[type[BaseModel], ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One server-sent event."""
+    """A server-sent event."""
 
     id: int
     name: str
@@ -39,7 +39,7 @@ class Event:
 async def events(
     ana: Caller, operation: str, *, headers: dict[str, str] | None = None, **query: Any
 ) -> AsyncIterator[Event]:
-    """Yield events as they arrive, each checked against its model."""
+    """Yield the events of an operation as they arrive. Each is checked against its model."""
     http = ana.api.http
     sent = {**ana.headers, **(headers or {})}
     async with http.stream("GET", f"/api/v1/editor/events/{operation}", headers=sent, params=query) as answer:
@@ -117,7 +117,7 @@ class TestLogs:
 
     @pytest.mark.parametrize("length", [5, 20_000])
     async def test_failure_shows_the_whole_statement(self, ana: Caller, length: int):
-        """A long statement's text is read by a separate query."""
+        """A separate query reads the text of a long statement."""
         statement = f"fail {'x' * length}"
         operation = (await ana.run("mysql", statement))["history_uuid"]
         for call in ("check_status", "fetch_result_data", "fetch_result_metadata", "fetch_result_size"):
@@ -249,7 +249,7 @@ class TestTimes:
                 [(await user.execute("shelf", "sleep 30", session_id=session))["history_uuid"] for _ in range(3)]
             )
             await user.running(started[-1][0])
-        # Users take turns: every user's first waiting statement comes before any user's second.
+        # Users take turns. The first waiting statement of each user precedes the second waiting statement of any user.
         for user, operations, places in zip((ana, bob), started, ([None, 1, 3], [None, 2, 4]), strict=True):
             for operation, place in zip(operations, places, strict=True):
                 status = (await user.on(operation, "check_status"))["query_status"]
@@ -330,7 +330,7 @@ async def finished(ana: Caller, dialect: object = "mysql", statement: str = "row
 
 
 async def expired(ana: Caller) -> str:
-    """Run a statement and expire its result; return its operation."""
+    """Run a statement and let its result expire; return its operation id."""
     operation = await finished(ana)
     await ana.api.database.execute(
         "update statements set expires_at = now() - interval '1 second' where id = $1", operation
@@ -340,7 +340,7 @@ async def expired(ana: Caller) -> str:
 
 
 async def reports(ana: Caller, operation: str) -> set[tuple[int, str, str]]:
-    """The status that reading calls report for an operation without a result. The calls agree if the set has one
+    """Return what the reading calls report for an operation without a result. If all of them agree, the set has one
     element.
     """
     bodies = [await ana.on(operation, call) for call in CALLS]
@@ -431,7 +431,7 @@ class TestClose:
 
     @pytest.mark.item(38)
     async def test_close_deletes_the_result_files(self, small_api: ApiOpener):
-        # A separate database, because another application would look for the files in its own directory.
+        # The test needs its own database. An application that shares it would look for the files in its own directory.
         async with small_api() as api:
             ana = await api.user()
             operation = await finished(ana, "mysql", "rows 4000 wide 100")
@@ -516,7 +516,7 @@ class TestTerminalStates:
 
 
 class TestNames:
-    """How operation calls identify their operation, and their responses if they do not."""
+    """How calls identify their operation, and the responses if they do not identify one."""
 
     @pytest.mark.parametrize("call", [*CALLS, "get_logs", "cancel_statement", "close_statement"])
     async def test_absent_operation_is_a_missing_parameter(self, api: Api, call: str):

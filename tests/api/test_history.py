@@ -1,6 +1,6 @@
 """The calls get_history and create_notebook, and retention (Contract editor 4.4, 7.1, 11 to 13).
 
-Tests simulate the passing of time by backdating records.
+To simulate that time has passed, tests backdate records.
 """
 
 import json
@@ -230,7 +230,7 @@ class TestNotebook:
 
 
 async def aged(ana: Caller, operation: str, age: str) -> None:
-    """Backdate all times of an operation by `age`."""
+    """Simulate that the interval `age` has passed since the operation."""
     await ana.api.database.execute(
         f"""update statements set recorded_at = recorded_at - interval '{age}', ended_at = ended_at - interval '{age}'
         where id = $1""",
@@ -249,7 +249,7 @@ async def test_expired_logs_are_deleted_and_get_logs_still_works(ana: Caller):
 
 
 async def test_expired_records_are_deleted_with_their_result_files(small_api: ApiOpener):
-    # A separate database, because another application would look for the files in its own directory.
+    # The test needs its own database. An application that shares it would look for the files in its own directory.
     async with small_api() as api:
         ana = await api.user()
         old, new = [(await ana.run("mysql", "rows 3000 wide 100"))["history_uuid"] for _ in range(2)]

@@ -1,4 +1,4 @@
-"""Idempotent submission and concurrent calls (Contract editor 4.4, 6.1, 13)."""
+"""Repeated submissions with an idempotency key, and concurrent calls (Contract editor 4.4, 6.1, 13)."""
 
 import asyncio
 import json

@@ -11,7 +11,7 @@ from tests.api.metadata_objects import SCHEMAS, Shop, make_shop
 SHELF = {"snippet": '{"type": "shelf"}'}
 
 every_shop = pytest.mark.parametrize("shop", ALL, indirect=True, ids=str)
-"""Runs a test once per dialect; the argument `shop` provides that dialect's tables."""
+"""Runs a test once for each dialect. The test's argument `shop` contains the tables of the dialect."""
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ async def shops(api: Api) -> Mapping[Dialect, Shop]:
 
 @pytest.fixture
 def shop(shops: Mapping[Dialect, Shop], request: pytest.FixtureRequest) -> Shop:
-    """The tables in the dialect under test."""
+    """The tables of the dialect under test."""
     return shops[request.param]
 
 

@@ -1,4 +1,4 @@
-"""Rules common to all metadata calls, tested on a scripted engine (Contract editor 10)."""
+"""Rules for all metadata calls, tested on a scripted engine (Contract editor 10)."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -36,7 +36,7 @@ async def opened(
 
 @pytest.fixture
 async def small(opened: Api) -> Api:
-    """An application whose scripted engine is in its initial state and whose metadata cache is empty."""
+    """An application with an empty metadata cache. Its scripted engine is in its initial state."""
     vars(opened.shelf).update(vars(FakeCatalogEngine(dialect=opened.shelf.dialect)))
     await opened.database.execute("delete from metadata_answers")
     return opened
@@ -50,7 +50,7 @@ async def hasty(small_api: ApiOpener) -> AsyncIterator[Api]:
 
 
 def fields(path: str) -> dict[str, str]:
-    """The fields that select the connector `shelf` in a call to this path."""
+    """Return the fields with which a call to this path selects the connector `shelf`."""
     return {"source_type": "shelf"} if "describe" in path else SHELF
 
 

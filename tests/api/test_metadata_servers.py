@@ -1,4 +1,4 @@
-"""Metadata calls across instances, under load, and on a database with 30,000 tables (Contract editor 14)."""
+"""Metadata calls with two instances, under load, and on a database with 30,000 tables (Contract editor 14)."""
 
 import asyncio
 import time
@@ -22,7 +22,7 @@ DUCK = {"snippet": '{"type": "duckdb"}'}
 
 @dataclass(frozen=True, slots=True)
 class TwoInstances:
-    """Two instances on one database, called by one user; the first instance owns the DuckDB file."""
+    """Two instances on one database, both of which one user calls. The first instance owns the DuckDB file."""
 
     holder: Caller
     other: Caller
@@ -32,7 +32,7 @@ class TwoInstances:
 
 @pytest.fixture
 async def pair(small_api: ApiOpener) -> AsyncIterator[TwoInstances]:
-    """Two instances, with one user who calls both."""
+    """Two instances, both of which one user calls."""
     async with small_api() as first, small_api() as second:
         holder = await first.user()
         shop = await make_shop(holder, DUCKDB)
@@ -86,7 +86,7 @@ async def test_session_has_its_database_on_every_opening_server(small_api: ApiOp
             session = answer.json()["session"]["id"]
             body = await caller.run("duckdb", "SELECT current_schema()", session_id=session, database="main")
             assert (await caller.page(body["history_uuid"]))["data"] == [["warehouse"]]
-            # Statements in a session run in its current database, which they may change.
+            # Statements in a session run in its current database. They can change which database that is.
             await caller.run("duckdb", "USE main", session_id=session)
             body = await caller.run("duckdb", "SELECT current_schema()", session_id=session)
             assert (await caller.page(body["history_uuid"]))["data"] == [["main"]]
@@ -96,8 +96,8 @@ async def test_session_has_its_database_on_every_opening_server(small_api: ApiOp
 
 
 async def test_session_is_closed_after_its_caller_disconnects(small_api: ApiOpener, monkeypatch: pytest.MonkeyPatch):
-    """The instance that owns the DuckDB file finishes opening the session after the requesting instance stopped
-    waiting.
+    """The instance that owns the DuckDB file finishes opening the session after the other instance has stopped waiting
+    for it.
     """
     async with small_api() as first, small_api() as second:
         ana = await first.user()
@@ -162,7 +162,7 @@ _TABLES = 30_000
 
 
 async def longest_pause(until: asyncio.Event) -> float:
-    """The longest time in seconds between two consecutive resumptions of this coroutine."""
+    """Return the longest delay in seconds after which this coroutine was resumed, until the event is set."""
     longest, last = 0.0, time.monotonic()
     while not until.is_set():
         await asyncio.sleep(0.005)
@@ -179,7 +179,7 @@ async def test_cached_list_of_many_tables_is_returned_quickly_without_the_engine
         api.shelf.content["shop"] = content
         first = await ana.post_ok("editor/autocomplete/shop", **SHELF)
         assert [one["name"] for one in first["tables_meta"]] == [f"table_{number}" for number in range(_TABLES)]
-        # The call takes 30 ms on an idle machine; the limit allows for other tests on the machine.
+        # The call takes 30 ms on an idle machine. The limit takes other tests on the machine into account.
         wanted = {"prefix": "TABLE_29", "limit": 100, "page": 12, **SHELF}
         page = await soon(lambda: ana.post_ok("editor/autocomplete/shop", **wanted), within_s=1)
         seen = (len(page["tables_meta"]), page["tables_meta"][-1]["name"], page["truncated"])
@@ -194,7 +194,7 @@ async def test_cached_list_of_many_tables_is_returned_quickly_without_the_engine
             done.set()
             return await watching, len(response.content)
 
-        # The 30,000 names are parsed and serialized outside the event loop.
+        # The 30,000 names are not parsed and serialized on the event loop.
         assert await at_best(pause_while_all_are_told, below_s=0.5) > _TABLES * 40
 
 
@@ -211,7 +211,7 @@ async def test_metadata_calls_return_while_twenty_statements_run(api: Api, ana: 
             f"editor/autocomplete/{shop.schema}/{shop.items}",
             f"editor/sample/{shop.schema}/{shop.items}",
         ):
-            # The call takes a second on a dedicated machine; here twenty statements and the tests share a few cores.
+            # The call takes one second on a dedicated machine. Here, twenty statements and the tests share a few cores.
             await soon(lambda path=path: bob.post_ok(path, snippet=shop.snippet, refresh="true"), within_s=3)
     finally:
         await asyncio.gather(*(ana.on(operation, "cancel_statement") for operation in busy))

@@ -25,20 +25,20 @@ from queryserver.platform.settings.desktop import DesktopSettings
 
 TOKEN = "metrics-token-of-the-tests"
 CLOSED = {"token": TOKEN, "allowed_networks": ["10.1.0.0/16"]}
-"""The allowed networks exclude loopback, from which the tests call."""
+"""Settings in which calls need the token. The tests call from loopback, which is not an allowed network."""
 
 Opener = Callable[..., AbstractAsyncContextManager[httpx.AsyncClient]]
 
 
 def desktop_with(port: int, *, host: str = "127.0.0.1", **desktop: Any) -> DesktopSettings:
-    """Settings of a process whose metrics listener uses this host and port."""
+    """Return the settings of a process whose metrics listener has this host and port."""
     tasks = {"metrics_host": host, "metrics_port": port}
     return DesktopSettings.model_validate({"task_server": tasks, **desktop})
 
 
 @pytest.fixture
 def listener(api: Api) -> Opener:
-    """Opens a metrics listener with changed settings; yields a client for it."""
+    """A function that opens a metrics listener with changed settings, and yields a client for it."""
 
     @asynccontextmanager
     async def opened(*, page: bool = True, **desktop: Any) -> AsyncIterator[httpx.AsyncClient]:
@@ -99,12 +99,13 @@ async def test_liveness_works_without_metrics(listener: Opener):
 
 
 async def test_header_size_and_connections_are_limited(listener: Opener, monkeypatch: pytest.MonkeyPatch):
-    # With the default limit, a busy machine could close the first connections before the last one is opened.
+    # With the default limit, the first connections could be closed before the last one is opened on a busy machine.
     monkeypatch.setattr("queryserver.api.monitoring._HEAD_WITHIN_S", 60.0)
     async with listener() as client:
         refused = await client.get("/metrics", headers={"X-Long": "x" * 100_000})
         assert refused.status_code == 431
-        # Connections are accepted in order, so the last one is refused: its address already has 16 open connections.
+        # Connections are accepted in order. The last one is refused, because its address already has 16 open
+        # connections.
         held = [await asyncio.open_connection("127.0.0.1", client.base_url.port) for _ in range(17)]
         try:
             async with asyncio.timeout(30):
@@ -126,7 +127,7 @@ async def test_listener_failure_is_logged_and_the_listener_recovers(listener: Op
     with capture_logs() as logs:
         async with listener() as client:
             await until(lambda: not failures)
-            # The request waits in the port's accept queue.
+            # The request has been waiting in the accept queue of the port.
             assert (await client.get("/metrics")).status_code == 200
     said = [one for one in logs if one["event"] == "metrics listener failed"]
     assert [one["again_in_s"] for one in said] == [1, 2]
@@ -182,7 +183,7 @@ async def test_port_in_use_stops_the_process_before_anything_is_opened(command: 
         port = other.getsockname()[1]
         program = command_in(
             tmp_path,
-            # Nothing listens on this port, and the process never connects to it.
+            # No process listens on this port, and the started process never connects to it.
             QUERYSERVER__DESKTOP__DATABASE__URL=f"postgresql://nobody@127.0.0.1:{free_port()}/none",
             QUERYSERVER__DESKTOP__TASK_SERVER__ENABLED="true",
             QUERYSERVER__DESKTOP__TASK_SERVER__BEAT_ENABLED="true",

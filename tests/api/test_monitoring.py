@@ -69,7 +69,9 @@ async def test_server_without_its_result_store_is_alive_but_not_ready(small_api:
 
 
 async def is_ready_again(api: Api) -> None:
-    """Wait until the server is ready. A failed readiness check is repeated only after a second."""
+    """Wait until the server is ready. After a failed readiness check, the next check takes place only after a
+    second.
+    """
     for _ in range(600):
         if (await api.http.get("/desktop/debug/is_ready")).json()["ready"]:
             return
@@ -152,7 +154,7 @@ _SAMPLE = re.compile(r"queryserver_(\w+?)(?:\{(.*)\})? (\S+)")
 
 
 class Page:
-    """A scraped metrics page, parsed."""
+    """A metrics page, parsed."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -174,14 +176,14 @@ class Page:
 
 @pytest.fixture(autouse=True)
 def long_time_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Raise timeouts that no test relies on, because connecting may take seconds on a busy machine."""
+    """Raise timeouts on which no test relies, because connecting may take seconds on a busy machine."""
     monkeypatch.setattr(ping_broker, "__defaults__", (60.0,))
     monkeypatch.setattr("queryserver.platform.metrics._FACTS_WITHIN_S", 60.0)
 
 
 @pytest.fixture
 async def counted(small_api: ApiOpener) -> AsyncIterator[Api]:
-    # The allowed networks exclude loopback, from which the tests call, so that calls need the token.
+    # Calls need the token, because the tests call from loopback, which is not an allowed network.
     async with small_api(desktop={"metrics": {"token": TOKEN, "allowed_networks": ["10.1.0.0/16"]}}) as api:
         yield api
 
@@ -228,7 +230,7 @@ async def test_alerts_and_dashboard_use_existing_metrics(counted: Api):
         re.findall(r"queryserver_(\w+)", "\n".join([(DEPLOY / "prometheus" / "alerts.yml").read_text(), *shown]))
     )
     assert len(used) >= len(NAMES) // 2
-    # Connection metrics belong to the HTTP server, without which the tests run the application.
+    # The HTTP server has the metrics of connections. The tests run the application without that server.
     of_connections = CollectorRegistry()
     ConnectionCounts(of_connections)
     there = (await scraped(counted)).names | Page(generate_latest(of_connections).decode()).names
@@ -247,8 +249,9 @@ async def test_callers_cannot_create_series(counted: Api):
 
 
 async def without_sessions(api: Api, dialect: str) -> Page:
-    """Scrape until the dialect has no open session, because sessions close only after the ends of statements are
-    reported.
+    """Wait until the dialect has no open session; return the metrics page.
+
+    Sessions are closed only after the ends of their statements have been reported.
     """
     pages: list[Page] = []
 
@@ -280,7 +283,7 @@ async def test_events_are_counted(counted: Api):
 
 
 async def test_active_statements_and_stored_results_come_from_the_records(counted, monkeypatch):
-    # On a busy machine, more than the default ten seconds may pass between two scrapes.
+    # More than the default of ten seconds may pass between two scrapes on a busy machine.
     monkeypatch.setattr("queryserver.platform.metrics._FACTS_EVERY_S", 3600.0)
     ana = await counted.user("ana")
     running = (await ana.execute("mysql", "sleep 300"))["history_uuid"]
@@ -290,7 +293,7 @@ async def test_active_statements_and_stored_results_come_from_the_records(counte
     assert page.value("engine_sessions", dialect="mysql") == 1
     await ana.on(running, "cancel_statement")
     await ana.ended(running)
-    # The database is not queried again within the interval, so the count is unchanged.
+    # The database is not queried again within the interval, so the number is unchanged.
     assert (await scraped(counted)).value("statements_active", dialect="mysql", state="running") == 1
 
 
@@ -307,7 +310,7 @@ async def test_allowed_address_needs_no_token(api: Api):
 
 @pytest.mark.platform(35, 100)
 async def test_foreign_client_behind_an_allowed_proxy_is_refused(small_api: ApiOpener):
-    """The proxy sets `X-Forwarded-For`, but passes on any `Forwarded` header unchanged."""
+    """The proxy sets `X-Forwarded-For`. It passes a `Forwarded` header on unchanged."""
     here = ip_network("127.0.0.0/8")
     desktop = {"trusted_proxies": [here], "metrics": {"allowed_networks": [here, ip_network("10.1.0.0/16")]}}
     async with small_api(desktop=desktop) as api:

@@ -1,6 +1,6 @@
-"""Statements, deadlines, cancels and server shutdown while the network to a HiveServer2 server is down.
+"""Statements, timeouts, cancellations and a server shutdown while the network to a HiveServer2 server is down.
 
-The server, called the peer, is scripted. Like Hive, it keeps sessions whose connection is lost.
+The HiveServer2 server is scripted, and is called the peer. Like Hive, it keeps a session whose connection is lost.
 """
 
 import asyncio
@@ -23,14 +23,14 @@ pytestmark = pytest.mark.slow
 BREAK_S = 3.0
 SLOW = "SELECT SLEEP(60000)"
 _MAX_S = 30.0
-"""Upper limit in seconds for steps that take a few seconds on an idle machine. Waiting for all retries would take a
+"""The limit in seconds for steps that take a few seconds on an idle machine. Waiting for all retries would take a
 minute.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A user, the peer, and the fault proxy between the service and the peer."""
+    """A user, the peer, and a proxy between the service and the peer that causes network faults."""
 
     api: Api
     ana: Caller
@@ -39,7 +39,7 @@ class Line:
 
     @property
     def in_flight(self) -> list[str]:
-        """Statements that the peer is executing."""
+        """The statements that the peer is executing."""
         return [one.statement for one in self.peer.service.operations.values() if one.is_in_flight]
 
     async def started(self, statement: str) -> str:
@@ -48,7 +48,9 @@ class Line:
         return operation
 
     async def has(self, operation: str) -> bool:
-        """Wait until the peer executes the statement or the statement ends; return whether the peer is executing it."""
+        """Wait until the peer is executing a statement or the operation has ended. Returns whether the peer is
+        executing it.
+        """
         is_there: list[bool] = []
 
         async def is_decided() -> bool:
@@ -97,7 +99,7 @@ async def test_statement_continues_after_a_network_break(tmp_path: Path, databas
 
 async def test_statement_timeout_applies_during_a_network_break(tmp_path: Path, database_dsn: str) -> None:
     async with lines(tmp_path, database_dsn) as line:
-        for limit_s in (4, 12):  # a busy machine may need longer than the first limit to start the statement
+        for limit_s in (4, 12):  # on a busy machine, the statement may not start within the first limit
             operation = (await line.ana.execute("impala", SLOW, timeout=limit_s))["history_uuid"]
             if await line.has(operation):
                 break

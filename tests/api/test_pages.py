@@ -60,7 +60,7 @@ async def test_assets_have_their_types_and_versions(api: Api):
         assert packed.headers["content-encoding"] == "gzip"
         assert packed.content == plain.content
         assert packed.headers["vary"] == plain.headers["vary"] == "Accept-Encoding"
-        # The name stays the same in a new version, so browsers must revalidate at each visit.
+        # A new version has the same name, so browsers must revalidate the file at each visit.
         assert plain.headers["cache-control"] == "no-cache"
         assert plain.headers["etag"] != packed.headers["etag"]
         for known, encoding in ((plain, "identity"), (packed, "gzip")):
@@ -85,7 +85,7 @@ async def test_api_description_is_compressed_and_cacheable(api: Api):
         plain = await fetched(api, path, **{"Accept-Encoding": "identity"})
         assert gzip.decompress(sent) == plain.content
         assert len(sent) * 5 < len(plain.content)
-        # /api/schema is JSON or YAML, depending on `Accept`; the other path has only one format.
+        # The format of /api/schema depends on `Accept`: JSON or YAML. The other path has only one format.
         assert ("Accept," in plain.headers["vary"]) is path.startswith("/api/schema")
         again = await fetched(api, path, **{"Accept-Encoding": "identity", "If-None-Match": plain.headers["etag"]})
         assert (again.status_code, again.content) == (304, b"")

@@ -1,4 +1,4 @@
-"""The execute field `parameter_rows`, which runs one statement for many rows of values (Contract editor 4.1)."""
+"""The execute field `parameter_rows`, with which one statement runs for many rows of values (Contract editor 4.1)."""
 
 import json
 from typing import Any

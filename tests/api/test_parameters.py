@@ -1,4 +1,6 @@
-"""Statement parameters: arrays for `?`, objects for `:name`, in scripts, and encrypted in records (docs/clients.md)."""
+"""Statement parameters: arrays for `?`, objects for `:name`, in scripts, and encrypted in the records
+(docs/clients.md).
+"""
 
 import json
 from typing import Any
@@ -21,7 +23,7 @@ async def rows(ana: Caller, dialect: object, statement: str, parameters: object,
 
 
 async def refusal(ana: Caller, dialect: object, statement: str, parameters: object) -> str:
-    """Send a call that must be rejected before anything is recorded; return the error message."""
+    """Send a call that must be rejected before a statement is recorded; return the error message."""
     before = (await ana.history())["count"]
     answer = await ana.post_json(f"editor/execute/{dialect}", statement=statement, parameters=parameters)
     assert verdict(answer) == (400, -1, "invalid_parameter"), answer.text
@@ -95,8 +97,8 @@ async def test_text_takes_the_type_of_its_placeholder(ana: Caller):
 
 @every_dialect
 async def test_statements_without_parameters_are_not_searched_for_placeholders(ana: Caller, dialect: Dialect):
-    """The statement reaches the engine unchanged: unfilled placeholders fail there, and PostgreSQL operators such as
-    `?` work.
+    """The statement reaches the engine unchanged. There, placeholders without values fail, and PostgreSQL operators
+    such as `?` work.
     """
     assert (await ana.run(dialect, "SELECT :a AS a"))["status"] == 1 or dialect.name == "sqlite"
     statement = """SELECT '{"a": 1}'::jsonb ? 'a' AS a"""

@@ -1,4 +1,4 @@
-"""Engines to which a user logs in only with the token of the API call (Contract platform 3.9, last part)."""
+"""A user logs in to these engines only with the token of the API call (Contract platform 3.9, last part)."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ from queryserver.platform.settings.sections import DatabaseSettings
 from queryserver.platform.settings.tree import Settings
 from queryserver.wiring import open_services
 
-# Logs mask tokens of this form; tests also search for its planted part.
+# Logs mask tokens of this form. Tests also search for PLANTED, the middle part of the token.
 PLANTED = "cGxhbnRlZC1leHRlcm5hbC10b2tlbg"
 TOKEN = f"eyJhbGciOiJSUzI1NiJ9.{PLANTED}.c2ln"
 REFUSED = (403, -1, "engine_jwt_required")
@@ -38,8 +38,8 @@ _AN_HOUR_S = 3600
 
 @dataclass(frozen=True, slots=True)
 class ByTestHeader:
-    """Authenticates the service's own tokens as usual; a test header simulates the external token that the call
-    carried.
+    """Authenticates the service's own tokens as usual. A test header simulates an external token with which the call
+    was made.
     """
 
     own: Callers
@@ -53,8 +53,8 @@ class ByTestHeader:
 
 @dataclass(frozen=True, slots=True)
 class TokenForwarding:
-    """An application whose only engine takes the caller's external token, and one user's calls with an external token
-    and with the service's own token.
+    """An application whose only engine takes the caller's external token, and callers for one user. One of them has an
+    external token, the other the service's own token.
     """
 
     api: Api
@@ -62,7 +62,7 @@ class TokenForwarding:
     own_token: Caller
 
     async def stored(self) -> list[bytes]:
-        """The sealed tokens that the service database stores for the user."""
+        """Return the encrypted tokens that the service database stores for the user."""
         rows = await self.api.database.fetch(
             """select sealed_token from statements join users on users.id = user_id
             where username = $1 and sealed_token is not null""",
@@ -71,7 +71,7 @@ class TokenForwarding:
         return [row["sealed_token"] for row in rows]
 
     async def statements(self) -> int:
-        """The number of statements recorded for the user."""
+        """Return the number of statements that are recorded for the user."""
         return await self.api.database.value(
             "select count(*) from statements join users on users.id = user_id where username = $1",
             self.own_token.username,
@@ -117,7 +117,7 @@ async def caller(api: Api) -> TokenForwarding:
 
 @dataclass(frozen=True, slots=True)
 class IssuedToken:
-    """A token signed by an issuer, two callers for its user, and the engine that receives the token."""
+    """A token that an issuer has signed, two callers for its user, and the engine that receives the token."""
 
     server: ScriptedServer
     token: str
@@ -164,7 +164,7 @@ async def setting(application: Api) -> TokenForwarding:
 
 @pytest.fixture
 def server(listening: ScriptedServer) -> ScriptedServer:
-    """The scripted server, without the logins and faults of earlier tests."""
+    """The scripted server, from which the logins and faults of earlier tests have been removed."""
     listening.passwords.logins.clear()
     listening.faults.clear()
     listening.let_go.clear()
@@ -181,7 +181,7 @@ async def test_engine_receives_exactly_the_callers_token(setting: TokenForwardin
 
 @pytest.fixture
 async def issued(tmp_path: Path, database_dsn: str) -> AsyncIterator[IssuedToken]:
-    """A user for a single test, on an application that has its own issuer and engine."""
+    """A user of one test, with an issued token. The application has its own issuer and engine."""
     issuer = Issuer()
     async with issuer.serving() as url, ScriptedServer("http").serving() as server:
         jwt = {"key_server_url": url, "issuer": ISSUER, "audience": AUDIENCE, "timeout_s": 60}
@@ -246,7 +246,7 @@ async def test_own_token_is_refused_before_anything_is_recorded(setting: TokenFo
     verdicts = {path: verdict(await ana.post(path, **fields)) for path, fields in calls.items()}
     assert verdicts == dict.fromkeys(calls, REFUSED)
     assert await setting.statements() == 0
-    # Sessions of earlier tests may still be closing, so an earlier login may appear.
+    # Sessions of earlier tests may still be closing. Therefore an earlier login may have been added.
     assert set(server.passwords.logins) <= {f"Bearer {TOKEN}"}
 
 
@@ -269,7 +269,9 @@ async def test_metadata_and_sessions_use_the_token_of_their_call(setting: TokenF
 @pytest.mark.platform(46)
 @pytest.mark.security("T29")
 async def test_token_never_appears_in_logs_or_responses(issued, caplog, capsys):
-    """The service's own log lines go to standard output or error; audit and library lines are captured as records."""
+    """The service writes its own log lines to stdout or stderr. Audit events and lines of libraries are captured as
+    records.
+    """
     caplog.set_level(logging.DEBUG)
     audit = logging.getLogger(AUDIT_LOGGER)
     audit.addHandler(caplog.handler)
@@ -289,7 +291,7 @@ async def test_token_never_appears_in_logs_or_responses(issued, caplog, capsys):
     )
     assert "external token rejected" in logged
     assert "statement.start" in logged
-    # The tampered token has a different first signature character, so that character is left out.
+    # The first character of the signature is not searched for, because the tampered token has another one.
     planted = (*issued.token.split(".")[:2], issued.token.rpartition(".")[2][1:])
     for name, text in (("answers", json.dumps(bodies)), ("log", logged)):
         assert not [part for part in planted if part in text], name
@@ -315,8 +317,8 @@ async def test_expired_token_is_deleted_and_not_used(setting: TokenForwarding, s
 
 
 async def session_that_ends_soon(setting: TokenForwarding) -> tuple[dict[str, Any], int]:
-    """Open a session whose token expires soon; return it and the expiry time. A busy machine may need a longer
-    lifetime.
+    """Open a session whose token expires soon; return the session and the expiry time. On a busy machine, a longer
+    lifetime is tried.
     """
     for life_s in (2, 8, 32):
         expires_at = int(time.time()) + life_s

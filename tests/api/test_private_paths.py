@@ -1,4 +1,6 @@
-"""The paths of Hue's own pages, which the service supports for programs written for them (Contract editor 1.1)."""
+"""The paths of Hue's own pages. The service supports them for programs that were written for these paths (Contract
+editor 1.1).
+"""
 
 import re
 from typing import Any

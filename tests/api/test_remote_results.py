@@ -1,4 +1,4 @@
-"""A result's life cycle on real stores: execute, page, download, close, delete (Contract platform 10.3)."""
+"""The life cycle of a result on real stores: execute, page, download, close, delete (Contract platform 10.3)."""
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -24,7 +24,7 @@ def settings_for(place: ResultsPlace, directory: Path, database_dsn: str, users_
 
 @pytest.fixture(params=["server", "worker"])
 def _runs_in(request, monkeypatch) -> None:
-    """Selects whether the server or a worker runs the statement and writes its result; the server always reads it."""
+    """Makes the server or a worker run the statement and write its result. The server always reads the result."""
     if request.param == "worker":
         monkeypatch.setenv(TASK_SERVER, "1")
     else:
@@ -42,7 +42,7 @@ def walk(tmp_path, database_dsn, users_url, _runs_in) -> Callable[[ResultsPlace]
         async with open_api(settings) as api:
 
             async def is_ready() -> bool:
-                # The store's client is created by the first check, which may time out on a busy machine.
+                # The first check creates the store's client, and may therefore time out on a busy machine.
                 return (await api.stranger.send("GET", "/desktop/debug/is_ready")).status_code == 200
 
             await until(is_ready)

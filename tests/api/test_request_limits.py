@@ -1,6 +1,6 @@
 """The setting `limits.api_requests_per_minute` (Contract platform 1.1, 1.6).
 
-A burst that crosses a minute boundary may make twice as many requests.
+A user may make twice as many requests in a burst that crosses the boundary between two minutes.
 """
 
 from collections import Counter
@@ -90,8 +90,8 @@ async def test_servers_share_their_counts(limited: Api):
     user_id = await limited.database.value("select id from users where username = $1", ana.username)
     await ana.get("editor/get_history")
     await limited.services.request_limits.exchange()
-    # Another server, whose clock is ahead, has already used up the next minute, so it does not matter when the test
-    # runs.
+    # Another server, whose clock is fast, has already used up the next minute. The test therefore works at any time
+    # within a minute.
     await limited.database.execute(
         "update request_counts set requests = 100, minute = minute + 1 where caller = $1", f"user {user_id}"
     )

@@ -1,4 +1,4 @@
-"""A result store that fails, is slow, or loses objects (Contract platform 10.3, editor 6)."""
+"""A result store fails, is slow, or loses objects (Contract platform 10.3, editor 6)."""
 
 import asyncio
 import itertools
@@ -24,14 +24,14 @@ from queryserver.results.stores import ResultFiles
 
 UNREACHABLE = (503, -1, "service_unavailable")
 LARGE = "rows 3000 wide 1000"
-"""A statement whose result has several blocks in one segment and is too large to be stored in the record."""
+"""A statement whose result has one segment with several blocks. The result is too large for the statement's record."""
 LARGER = "rows 9000 wide 1000"
 """A statement whose result has several segments."""
 
 
 @dataclass
 class SlowStorage(FaultyStorage):
-    """A store whose segment reads and writes block while `go` is cleared."""
+    """A store in which reads and writes of segments block while `go` is cleared."""
 
     go: asyncio.Event = field(default_factory=asyncio.Event)
     waiting: int = 0
@@ -58,7 +58,7 @@ class SlowStorage(FaultyStorage):
 
 @dataclass
 class Served:
-    """A server whose result store the test controls through `store`."""
+    """A server, and its result store `store`, which the test controls."""
 
     opened: AbstractAsyncContextManager[Api]
     stores: list[SlowStorage]
@@ -80,12 +80,14 @@ def served(small_api: ApiOpener, monkeypatch: pytest.MonkeyPatch) -> Served:
         return replace(files, storage=made[-1])
 
     monkeypatch.setattr(stores, "build_result_files", wrapped)
-    # The cancel call need not wait for the engine's confirmation while the store is slow.
+    # While the store is slow, a cancel call need not wait for the engine's confirmation.
     return Served(small_api(cancel_wait_s=1), made)
 
 
 def failing_from(number: int, error: QueryServerError) -> Callable[[int, str], QueryServerError | None]:
-    """Build a failure for writes and reads of segments from this number on; the store's checks succeed."""
+    """Return a failure that makes reads and writes fail for the segment with this number and all later ones. Checks of
+    the store succeed.
+    """
 
     def failure(_call: int, path: str) -> QueryServerError | None:
         name = path.rpartition("/")[2]
@@ -95,7 +97,7 @@ def failing_from(number: int, error: QueryServerError) -> Callable[[int, str], Q
 
 
 def numbers(page: dict[str, Any]) -> list[int]:
-    """The first cells of a page's rows as integers; wide cells are strings."""
+    """Return the first cell of each row as an integer. Cells of wide rows are strings."""
     return [int(row[0]) for row in page["data"]]
 
 
@@ -236,7 +238,7 @@ async def test_results_of_another_database_are_never_deleted(served):
         await retention.clean_up(dry_run=True)
         owner = api.services.settings.results_dir / "owner"
         assert not owner.exists()
-        # A copied database with another identity would leave such an owner file.
+        # Such a file would be left by a copied database with another identity.
         owner.write_text("another")
         assert (await retention.clean_up())["orphaned results"] == 0
         assert directories(api) == {unknown}

@@ -1,4 +1,4 @@
-"""Results that statements read as tables: permissions, and retention during reads (Contract editor 6.5)."""
+"""Statements read results as tables: permissions, and how long results are kept (Contract editor 6.5)."""
 
 import os
 from uuid import UUID, uuid4
@@ -55,7 +55,7 @@ async def refused(caller: Caller, operation: str) -> ResultRefused:
 
 
 async def is_stored(caller: Caller, operation: str) -> bool:
-    """Whether the result store has any data of the operation."""
+    """Return whether the result store contains any data of the operation."""
     listing = caller.api.services.statements.retention.listing
     found = [stored.id async for batch in listing.statements() for stored in batch]
     return UUID(operation) in found
@@ -124,7 +124,7 @@ async def test_results_cannot_be_read_outside_a_statement(ana: Caller) -> None:
 
 
 async def test_current_user_and_token_rights_apply(ana: Caller) -> None:
-    """As in fetch_result_data, a result on a connector that the token excludes looks like an unknown operation."""
+    """If the token excludes the result's connector, the operation is reported as unknown, as by fetch_result_data."""
     operation = (await ana.run("mysql", "rows 2"))["history_uuid"]
     user, results = await user_of(ana), session_of(ana)
     for connectors, may in ((frozenset({"mysql"}), True), (frozenset({"duckdb"}), False)):
@@ -154,7 +154,9 @@ async def test_script_results_are_readable(ana: Caller) -> None:
 
 
 async def test_result_being_read_is_kept(ana: Caller) -> None:
-    """A result that is being read does not expire; if it is closed, its data is kept until the read ends."""
+    """A result does not expire while it is being read. If it is closed meanwhile, its data is kept until the read
+    ends.
+    """
     retention, database = ana.api.services.statements.retention, ana.api.database
     operation = (await ana.run("mysql", STORED))["history_uuid"]
     results = session_of(ana)

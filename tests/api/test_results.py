@@ -1,4 +1,4 @@
-"""Rows, cells, limits, and numbers beyond double precision (Contract editor 6)."""
+"""Rows, cells, limits, and numbers that exceed double precision (Contract editor 6)."""
 
 import asyncio
 from typing import Any
@@ -66,7 +66,7 @@ class TestPaging:
     @pytest.mark.item(20)
     @pytest.mark.parametrize(
         ("statement", "rows"), [("rows 100", 100), ("rows 3000 wide 1000", 3000)]
-    )  # results stored in the record, and results stored in segments
+    )  # one result is stored in the record, the other in segments
     async def test_fetch_past_the_end_returns_an_empty_batch(self, ana: Caller, statement: str, rows: int):
         operation = await finished(ana, "mysql", statement)
         for start_row in (rows, rows + 1, 10**12, 2**63 - 1):
@@ -504,7 +504,7 @@ class TestCaps:
         change = f"INSERT INTO {table} SELECT generate_series(1, 2000) RETURNING a"
         page = await ana.page(await finished(ana, POSTGRESQL, change, limit=10))
         assert (len(page["data"]), page["truncated"]) == (10, True)
-        # Executing the statement again would repeat the change.
+        # If the statement were executed again, it would repeat the change.
         assert "The statement was executed completely. If it only reads data, execute" in page["message"]
         assert (await ana.result(POSTGRESQL, f"SELECT count(*) FROM {table}"))["data"] == [[2000]]
 
@@ -563,7 +563,7 @@ async def test_user_preference_applies_without_the_field(api: Api):
     assert (await ana.get("iam/preferences")).json() == {"status": 0, "preferences": {"big_numbers": "number"}}
     changed = await ana.post_ok("iam/preferences", big_numbers="text")
     assert changed["preferences"] == (await ana.get("iam/preferences")).json()["preferences"] == {"big_numbers": "text"}
-    # An empty update changes nothing.
+    # An update without fields changes nothing.
     assert (await ana.post_ok("iam/preferences"))["preferences"] == {"big_numbers": "text"}
     statement = STATEMENTS["duckdb"]
     operation = (await ana.run("duckdb", statement))["history_uuid"]

@@ -115,7 +115,7 @@ async def test_unreadable_results_fail_with_their_code(ana: Caller, bob: Caller)
 
 
 async def test_statement_rights_apply_instead_of_session_rights(ana: Caller) -> None:
-    """Two tokens of one user run statements concurrently in one session."""
+    """Two tokens of one user run statements in one session."""
     theirs = await operation_of(ana, "rows 9", "mysql")
     narrow, _ = await program_of(ana, connectors=["duckdb"])
     wide, _ = await program_of(ana)
@@ -145,7 +145,9 @@ async def test_results_are_readable_within_a_transaction(ana: Caller) -> None:
 
 
 async def test_result_is_kept_while_a_statement_reads_it(ana: Caller) -> None:
-    """The result is closed and expires during the read. All rows are still read, and the data is deleted afterward."""
+    """The result is closed and expires while it is being read. All rows are still read, and its data is deleted
+    afterward.
+    """
     database, retention = ana.api.database, ana.api.services.statements.retention
     one = await operation_of(ana, ROWS)
     slow = f"SELECT sum(a.n * b.n) FROM 'result://{one}' a, 'result://{one}' b, range(1000) WHERE a.n >= 0"

@@ -1,4 +1,4 @@
-"""Scripts that run all their statements in one call (Contract editor 5.5)."""
+"""Scripts whose statements are all run by one call (Contract editor 5.5)."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ FIELD = Path(__file__).parents[1] / "field" / "sql"
 
 
 def steps(body: dict[str, Any]) -> list[tuple[int, str]]:
-    """Number and state of each statement that has started."""
+    """Return the number and state of each statement that has started."""
     return [(one["statement_id"], one["state"]) for one in body["query_status"]["statements"]]
 
 

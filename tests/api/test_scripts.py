@@ -1,4 +1,4 @@
-"""Scripts with several statements, and SQL formatting (Contract editor 5, 8.4)."""
+"""Scripts with several statements, and the formatting of SQL (Contract editor 5, 8.4)."""
 
 import json
 import random
@@ -19,7 +19,7 @@ HASHES = {
     "SELECT 20": "0f4c461928ba24a902a53ff68bcea606b8340da59a780742b14b6a2d",
 }
 
-# The table of Contract editor 5.2: dialect, script, and the text, start and end of each statement.
+# The table in Contract editor 5.2: a dialect, a script, and the text, start and end of each of its statements.
 POSITIONS: list[tuple[str, str, list[tuple[str, tuple[int, int], tuple[int, int]]]]] = [
     ("mysql", "SHOW TABLES", [("SHOW TABLES", (0, 0), (0, 10))]),
     ("mysql", "SHOW TABLES;", [("SHOW TABLES", (0, 0), (0, 10))]),
@@ -48,7 +48,7 @@ POSITIONS: list[tuple[str, str, list[tuple[str, tuple[int, int], tuple[int, int]
 
 
 async def all_handles(ana: Caller, dialect: str, script: str) -> list[dict[str, Any]]:
-    """Run a script's statements one by one with the short form of execute; return their handles."""
+    """Run the statements of a script one after another with the short form of execute; return their handles."""
     bodies = [await ana.run(dialect, script)]
     while bodies[-1]["handle"]["has_more_statements"]:
         previous = bodies[-1]["history_uuid"]
@@ -120,7 +120,7 @@ class TestSplitting:
                 assert body["handle"]["statement"] == "SELECT 1"
             return took[1] / max(took[0], 0.05), None
 
-        # The whole script is four times as long as the first part.
+        # The whole script is four times as long as its first part.
         await at_best(compared, below_s=4 * 3)
 
 

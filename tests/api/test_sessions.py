@@ -1,4 +1,4 @@
-"""Sessions that callers open and close, and ownership of operations (Contract editor 1.6, 9)."""
+"""Sessions that callers open and close, and the owners of operations (Contract editor 1.6, 9)."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ from queryserver.platform.settings.editor import BeeswaxSettings, ImpalaSettings
 
 
 async def opened(ana: Caller, dialect: object, properties: list[Any] | None = None) -> dict[str, Any]:
-    """Open a session, which must succeed; return the response's `session`."""
+    """Open a session, which must succeed; return the `session` of the response."""
     session = {"type": str(dialect), **({"properties": properties} if properties is not None else {})}
     body = await ana.post_ok("editor/create_session", session=json.dumps(session))
     assert body["status"] == 0, body
@@ -26,7 +26,7 @@ async def opened(ana: Caller, dialect: object, properties: list[Any] | None = No
 
 
 async def closed(ana: Caller, **session: Any) -> dict[str, Any]:
-    """Close a session, which must succeed; return the response's `session`."""
+    """Close a session, which must succeed; return the `session` of the response."""
     body = await ana.post_ok("editor/close_session", session=json.dumps(session))
     return body["session"]
 
@@ -81,12 +81,12 @@ class TestCreate:
         async def has_begun(operation: str) -> bool:
             return await ana.state(operation) != "waiting"
 
-        for seconds in (0.2, 2, 20):  # on a busy machine, a short first statement may end before the others are sent
+        for seconds in (0.2, 2, 20):  # a short first statement may end too early on a busy machine
             statements = [f"sleep {seconds}", *(f"set x {number}" for number in range(5)), "get x"]
             operations: list[str] = []
             for statement in statements:
                 operations.append((await ana.execute("mysql", statement, session_id=session))["history_uuid"])
-                # The first statement may have to wait for a slot that a statement of another test occupies.
+                # A statement of another test may occupy the slot, so the first statement may have to wait.
                 await until(partial(has_begun, operations[0]))
             states = {await ana.state(one) for one in operations[1:]}
             if first_runs := await ana.state(operations[0]) == "running":
@@ -226,7 +226,7 @@ class TestClose:
 
     @pytest.mark.parametrize("names_it", [True, False])
     async def test_close_also_closes_results_of_a_session_closed_for_idleness(self, closing, *, names_it):
-        """A close call that failed after it closed the session can also be repeated."""
+        """A close call can also be repeated if it failed after it had closed the session."""
         ana, bob = await closing.user("ana"), await closing.user("bob")
         session = (await opened(ana, "hive2"))["id"]
         done = (await ana.run("hive2", "rows 3", session_id=session))["history_uuid"]
@@ -250,7 +250,9 @@ class TestClose:
 
     @pytest.fixture
     async def closing(self, tmp_path: Path, database_dsn: str, users_url: str):
-        """A server that closes queries with the session on `[beeswax]` connectors but not on `[impala]` connectors."""
+        """A server that closes statements with their session on `[beeswax]` connectors, but not on `[impala]`
+        connectors.
+        """
         usual = make_settings(tmp_path, database_dsn, users_url)
         interpreters = {
             **usual.notebook.interpreters,
@@ -316,7 +318,7 @@ class TestCredentials:
 
     @pytest.mark.item(59)
     async def test_unreadable_credentials_are_requested_again(self, api: Api, ana: Caller):
-        """Credentials become unreadable when the key that encrypted them is removed."""
+        """Credentials become unreadable if the key with which they were encrypted is removed."""
         session = await opened(ana, "login", self._properties("planted-secret"))
         await api.database.execute("update sessions set sealed_credentials = 'x' where id = $1", session["id"])
         for path, fields in (
@@ -362,7 +364,9 @@ class TestCredentials:
 
 
 class TestShared:
-    """With `shared_session`, statements that name no session share one session per user (Contract editor 9.3)."""
+    """With `shared_session`, all statements of a user that specify no session use the same session (Contract editor
+    9.3).
+    """
 
     async def test_statements_in_a_shared_session_see_earlier_settings(self, ana: Caller):
         first = await ana.run("together", "set x 5")
@@ -420,7 +424,7 @@ POSTS = (
 
 
 def without(answer: httpx.Response, *ids: str) -> str:
-    """The body, with the ids that the caller sent replaced by placeholders."""
+    """Return the response body, in which a placeholder replaces the ids that the caller sent."""
     text = answer.text
     for one in ids:
         text = text.replace(json.dumps(one)[1:-1], "ID")
@@ -465,7 +469,8 @@ class TestStrangers:
         first = await ana.run("mysql", "set x 1; get x")
         refused = await bob.refused("editor/execute/mysql", operationId=first["history_uuid"])
         assert refused == (404, 2, "operation_not_found")
-        # Ana's guid is unknown to bob and thus linked to no session, so his statement runs in a session of his own.
+        # bob does not know the guid of ana's operation, so it is not linked to a session. His statement runs in a
+        # session of his own.
         snippet = {"type": "mysql", "statement": "set x 1; get x", "result": {"handle": first["handle"]}}
         body = (await bob.post_json("editor/execute", snippet=snippet, wait=30)).json()
         assert (body["handle"]["statement_id"], body["code"]) == (1, "engine_error")
@@ -522,7 +527,7 @@ class TestRights:
         assert verdict(await analyst.get(f"editor/events/{operation}")) == denied
         assert verdict(await analyst.post(f"editor/watch/{operation}")) == denied
         assert (await analyst.refused("editor/execute/closed", statement="rows 1"))[2] == "dialect_not_found"
-        # The operation still belongs to the analyst, who may cancel and close it.
+        # The operation still belongs to the analyst, who may therefore cancel and close it.
         for call in POSTS[-2:]:
             assert (await analyst.on(operation, call))["status"] == 0
 

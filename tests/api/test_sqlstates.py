@@ -1,4 +1,6 @@
-"""The `sqlstate` of failed statements: the engine's own SQLSTATE, or the matching class (docs/clients.md)."""
+"""The `sqlstate` of failed statements: the engine's own SQLSTATE, or the class that matches the error
+(docs/clients.md).
+"""
 
 import json
 from typing import Any

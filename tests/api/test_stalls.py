@@ -1,4 +1,4 @@
-"""Large or malicious input is processed outside the event loop, so that other callers wait at most 200 ms."""
+"""Large or malicious input is not processed on the event loop, so other callers wait at most 200 ms."""
 
 import asyncio
 import time
@@ -12,7 +12,8 @@ from tests.api.driving import Caller
 pytestmark = pytest.mark.slow
 
 MIB = 1024 * 1024
-# `make bench` measures the required limit of 0.2 s; this higher limit allows for a slow shared machine.
+# The required limit is 0.2 s, which `make bench` measures. This limit is higher, because the machine may be slow and
+# shared.
 MAX_S = 1.0
 JSON = {"Content-Type": "application/json"}
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -60,7 +61,9 @@ CALLS: dict[str, Send] = {
 
 @asynccontextmanager
 async def longest_stall() -> AsyncIterator[list[float]]:
-    """Yield a list whose only element is the longest time in seconds that a ready task waited for the event loop."""
+    """Measure until the context exits how long a ready task waits for the event loop. Yields a list whose only element
+    is the longest wait in seconds.
+    """
     longest = [0.0]
 
     async def tick() -> None:
@@ -81,7 +84,7 @@ async def longest_stall() -> AsyncIterator[list[float]]:
 @pytest.mark.parametrize("name", CALLS)
 async def test_hostile_input_does_not_block_the_event_loop(ana: Caller, name: str):
     stalls: list[float] = []
-    # Other load on the machine may also cause stalls, but is unlikely to do so in all five attempts.
+    # Other load on the machine may also cause a stall, but it is unlikely to do so in all five attempts.
     for _ in range(5):
         async with longest_stall() as longest:
             answer = await CALLS[name](ana)

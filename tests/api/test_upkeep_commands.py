@@ -1,4 +1,4 @@
-"""Administrator commands that run alongside a server (Contract platform 7.9, 12)."""
+"""Commands of administrators that run while a server is running (Contract platform 7.9, 12)."""
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -36,7 +36,9 @@ async def served(small_api: ApiOpener) -> AsyncIterator[Api]:
 
 @pytest.fixture
 def command(tmp_path: Path, database_dsn: str) -> Command:
-    """The command-line program, on the server's database and data directory, with a connector of dialect hive."""
+    """The command-line program with the server's database and data directory, and with a connector of the dialect
+    hive.
+    """
     return command_in(
         tmp_path,
         QUERYSERVER__DESKTOP__DATABASE__URL=database_dsn,
@@ -107,7 +109,7 @@ async def test_close_queries_names_each_result_that_it_cannot_delete(served: Api
     aside = where.with_name("aside")
     where.rename(aside)
     where.symlink_to(aside)
-    # In one of 256 cases, the ids end in the same two digits, so both results are in this directory.
+    # Both results are in the same directory if their ids end in the same two digits, which happens in one of 256 cases.
     beyond = {one for one in (stuck, other) if one[-2:] == stuck[-2:]}
     ended = await command("close_queries", "0")
     first, *lines, last = ended.out.splitlines()
@@ -201,7 +203,7 @@ async def test_session_used_concurrently_stays_open_and_closed_session_is_counte
 
 @pytest.mark.platform(58)
 async def test_closed_session_is_held_until_its_last_statement_ends(served: Api) -> None:
-    """Simulates a statement that was recorded just after its session was closed because it seemed unused."""
+    """Simulates that a statement was recorded just after its session had been closed because it seemed unused."""
     ana = await served.user("ana")
     session = await _session(ana, "mysql")
     operation = (await ana.execute("mysql", "sleep 300", session_id=session))["history_uuid"]
@@ -306,7 +308,7 @@ async def test_clean_up_honors_keep_days_and_zero_deletes_everything(served: Api
 
 @pytest.mark.platform(59)
 async def test_expired_results_are_counted_separately(small_api, command, database_dsn):
-    """No server runs during the command, because it would expire the results within seconds."""
+    """No server runs during the command, because a server would expire the results within seconds."""
     async with small_api() as api:
         ana = await api.user("ana")
         due, _ = [(await ana.run("mysql", "rows 3000 wide 100"))["history_uuid"] for _ in range(2)]
@@ -324,7 +326,7 @@ async def test_expired_results_are_counted_separately(small_api, command, databa
 
 @asynccontextmanager
 async def _held_up(users_url: str) -> AsyncIterator[str]:
-    """Yield an SQL expression whose evaluation blocks until the context exits."""
+    """Yield an SQL expression that blocks when it is evaluated, until the context exits."""
     holder = await asyncpg.connect(users_url)
     try:
         await holder.execute("select pg_advisory_lock(57)")
@@ -406,7 +408,7 @@ async def test_only_administrators_may_list_statements(ana: Caller, admin: Calle
 
 
 def ends_of(events: list[Event], *operations: str) -> list[Event]:
-    """The end events of these operations; other events may belong to statements of earlier tests."""
+    """Return the end events of these operations. All other events may belong to statements of earlier tests."""
     return [event for event in about(events, "statement.end") if event["operation_id"] in operations]
 
 
@@ -421,7 +423,7 @@ async def test_text_is_shown_only_for_a_single_statement_and_audited(ana, admin,
 async def test_administrator_can_cancel_a_statement(ana: Caller, admin: Caller, audited: list[Event]):
     operation = (await ana.execute(POSTGRESQL, SLOW))["history_uuid"]
     await ana.running(operation)
-    for _ in range(2):  # canceling again has the same result
+    for _ in range(2):  # the second cancellation has the same result
         stopped = (await admin.post(f"admin/statements/{operation}/cancel")).json()["statement"]
         assert (stopped["state"], stopped["canceled_by"]) == ("canceled", admin.username)
     assert await ana.state(operation) == "canceled"
@@ -447,7 +449,7 @@ async def test_end_of_each_statement_is_audited_once(ana: Caller, admin: Caller,
     end = ends[good]
     assert (end["user"], end["subject"], end["engine"], end["rows"]) == (ana.username, "postgresql", "postgresql", 3)
     assert end["elapsed_ms"] >= 900
-    # A statement's timeout counts from its submission, but its duration counts from the time it is sent to the engine.
+    # The timeout of a statement starts with its submission. Its duration starts when it is sent to the engine.
     lengths = {one["id"]: one["elapsed_ms"] for one in await listed(admin, user=ana.username, state="all")}
     assert {key: event.get("elapsed_ms", 0) for key, event in ends.items()} == lengths
     assert end["bytes"] > 0
@@ -455,7 +457,7 @@ async def test_end_of_each_statement_is_audited_once(ana: Caller, admin: Caller,
 
 
 async def test_end_of_a_statement_that_was_never_sent_is_audited(api: Api, ana: Caller, audited: list[Event]):
-    running = [(await ana.execute("mysql", "sleep 60"))["history_uuid"] for _ in range(8)]  # the maximum for a user
+    running = [(await ana.execute("mysql", "sleep 60"))["history_uuid"] for _ in range(8)]  # the maximum for one user
     for operation in running:
         await ana.running(operation)
     waiting = (await ana.execute("mysql", "ddl"))["history_uuid"]

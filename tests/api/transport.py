@@ -1,4 +1,4 @@
-"""An httpx transport for the application in this process, which yields response chunks as they are sent."""
+"""An httpx transport for the application in this process. It yields the chunks of a response as they are sent."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,12 +7,13 @@ import httpx
 from starlette.types import ASGIApp, Message, Scope
 
 _MAX_UNREAD = 16
-"""Maximum number of response messages that the application may send before the client reads them."""
+"""The maximum number of response messages that the application may send before the client reads them."""
 
 
 class AppTransport(httpx.AsyncBaseTransport):
-    """Unlike httpx.ASGITransport, this transport does not wait for the complete response, so clients can follow event
-    streams.
+    """Sends requests to the application in this process.
+
+    Unlike httpx.ASGITransport, it does not wait for the complete response. Therefore clients can follow event streams.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -29,7 +30,7 @@ class AppTransport(httpx.AsyncBaseTransport):
 
 
 class _Exchange(httpx.AsyncByteStream):
-    """A single call. If the client leaves before its end, the application receives a disconnect."""
+    """One request and its response. If the client leaves before the end, the application receives a disconnect."""
 
     def __init__(self, app: ASGIApp, request: httpx.Request) -> None:
         self._left = asyncio.Event()
@@ -54,7 +55,7 @@ class _Exchange(httpx.AsyncByteStream):
         raise httpx.RemoteProtocolError("The answer ends without its last chunk.")
 
     def leave(self) -> None:
-        """Signal a client disconnect to the application."""
+        """Report the client's disconnect to the application."""
         self._left.set()
 
     async def aclose(self) -> None:
@@ -68,7 +69,9 @@ class _Exchange(httpx.AsyncByteStream):
             await self._send(None)
 
     async def _send(self, message: Message | None) -> None:
-        """Send a message; block while too many are unread, as a socket does. Discards messages after a disconnect."""
+        """Send a message to the client. Like a socket, this blocks while too many messages are unread. Messages after a
+        disconnect are discarded.
+        """
         if not self._sent.full():
             self._sent.put_nowait(message)
             return
@@ -90,7 +93,7 @@ class _Exchange(httpx.AsyncByteStream):
 
 
 def scope_of(request: httpx.Request) -> Scope:
-    # `target` is used unchanged, as in httpx's own transports, because httpx resolves dot segments in URLs.
+    # httpx resolves dot segments in URLs. Therefore `target` is used unchanged, as in httpx's own transports.
     raw_path, _, query = request.extensions.get("target", request.url.raw_path).partition(b"?")
     return {
         "type": "http",

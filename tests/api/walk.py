@@ -1,4 +1,4 @@
-"""Makes every served call once in a fixed order, so that the responses of complete walks can be compared."""
+"""Makes every served call once, in a fixed order. The responses of complete walks can then be compared."""
 
 import json
 from itertools import count
@@ -19,7 +19,7 @@ _VOLATILE = {
     "operationId", "watch_url", "absoluteUrl", "expires_at", "lastExecuted", "count", "ms", "size",
     "submitted", "started", "ended", "elapsed_ms", "queued_ms", "queue_position",
     "log", "logs", "next_from", "nice_name", "last_modified",
-    # The search index fills up during the walk.
+    # The search index is filled during the walk.
     "results", "facets", "totalMatched", "sources", "warnings",
 }  # fmt: skip
 _PASSWORD = "a long enough word"
@@ -28,10 +28,10 @@ _numbers = count(1)
 
 
 class Walk:
-    """One user's walk. `slash` is appended to each path; `extra` fields are sent with each call, in JSON bodies with
-    their JSON types.
+    """The walk of one user. `slash` is appended to each path, and the fields in `extra` are sent with each call. In
+    JSON bodies, fields have their JSON types.
 
-    `private` selects the paths of Hue's own pages where a call has such a path.
+    If `private` is set, calls use the paths of Hue's own pages, provided that there is such a path.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Walk:
         self.answers: Answers = {}
 
     async def whole(self) -> Answers:
-        """Make all calls; return their successful responses, keyed by call."""
+        """Make all calls, which must succeed; return the responses by call."""
         await self._tokens()
         await self._statements()
         await self._metadata()
@@ -55,7 +55,7 @@ class Walk:
         return self.answers
 
     async def stable_responses(self, plain: Answers) -> dict[tuple[str, str], Any]:
-        """Make all calls; return the stable parts of the responses to those calls that another walk also made."""
+        """Make all calls. For each call that the other walk also made, return the stable part of the response."""
         answers = await self.whole()
         return {key: stable(answers[key]) for key in plain}
 
@@ -157,11 +157,11 @@ class Walk:
 
 
 def served_calls() -> set[tuple[str, str]]:
-    """The documented calls that a walk must make.
+    """Return the documented calls that a walk must make.
 
-    Responses of /metrics, assets and the root depend on the address, the package and the caller. File calls have their
-    own walk in `storage/test_paths.py`. Calls of the importer, API tokens and administrators have their own tests, and
-    optimizer calls are never executed.
+    The responses of /metrics, assets and the root are excluded, because they depend on the address, the package and the
+    caller. File calls have a walk of their own in `storage/test_paths.py`. Calls of the importer, API tokens and
+    administrators are covered by other tests. Optimizer calls are never made.
     """
     return {
         one.key
@@ -176,7 +176,7 @@ def served_calls() -> set[tuple[str, str]]:
 
 
 def stable(answer: httpx.Response) -> Any:
-    """The part of the response that is the same for two identical calls."""
+    """Return the part of a response that is the same for two identical calls."""
     kind = answer.headers["content-type"]
     return kind, _steady(answer.json()) if kind == "application/json" else None
 
@@ -192,5 +192,5 @@ def _steady(value: Any) -> Any:
 
 
 def _is_id(key: str, value: Any) -> bool:
-    """Whether the value is a stored connector's name, which equals its id."""
+    """Return whether the value is the name of a stored connector, which equals its id."""
     return key == "name" and isinstance(value, str) and value.isdecimal()

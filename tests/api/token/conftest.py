@@ -1,4 +1,4 @@
-"""Applications for login tests; each test has its own service database."""
+"""Applications for tests of logins. Each test has its own service database."""
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
@@ -16,7 +16,9 @@ from queryserver.identity.model import AuthenticatedUser
 
 @pytest.fixture
 def opener(tmp_path: Path, database_dsn: str, users_url: str) -> Opener:
-    """Opens an application on this test's own database. Arguments change settings in `desktop` and `desktop.auth`."""
+    """A function that opens an application on the test's own database. Its arguments change settings in `desktop` and
+    `desktop.auth`.
+    """
 
     def opened(desktop: dict[str, Any] | None = None, **auth: Any) -> AbstractAsyncContextManager[Api]:
         settings = make_settings(tmp_path, database_dsn, users_url)
@@ -37,13 +39,15 @@ async def tokens(opener: Opener) -> AsyncIterator[Api]:
 
 @pytest.fixture
 def issuer() -> Issuer:
-    """An external issuer of tokens."""
+    """An external issuer, which signs tokens."""
     return Issuer()
 
 
 @pytest.fixture
 def jwt_opener(opener: Opener) -> JwtOpener:
-    """Opens an application that accepts the issuer's tokens; the positional arguments are the URLs of key servers."""
+    """A function that opens an application that accepts the issuer's tokens. The positional arguments are the URLs of
+    key servers.
+    """
 
     def opened(*urls: str, auth: dict[str, Any] | None = None, **jwt: Any) -> AbstractAsyncContextManager[Api]:
         settings = {"key_server_url": urls, "issuer": ISSUER, "audience": AUDIENCE, "timeout_s": 60, **jwt}
@@ -54,6 +58,6 @@ def jwt_opener(opener: Opener) -> JwtOpener:
 
 @pytest.fixture
 async def external(jwt_opener: JwtOpener, issuer: Issuer) -> AsyncIterator[Api]:
-    """An application that has default settings and accepts the issuer's tokens."""
+    """An application with default settings, except that it accepts the issuer's tokens."""
     async with issuer.serving() as url, jwt_opener(url) as api:
         yield api

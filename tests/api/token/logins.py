@@ -1,4 +1,4 @@
-"""Logins, and responses to invalid tokens."""
+"""Logins, and the responses to invalid tokens."""
 
 from collections.abc import Callable, MutableMapping
 from contextlib import AbstractAsyncContextManager
@@ -33,7 +33,7 @@ async def log_in(api: Api, username: str = "ana", password: str = PASSWORD) -> d
 
 
 async def call(api: Api, *headers: tuple[str, str]) -> httpx.Response:
-    """Send a request to a call that requires credentials."""
+    """Make a call that requires credentials, with the given headers."""
     return await api.http.get(
         "/api/v1/editor/get_history", headers=[(name, value.encode("latin-1")) for name, value in headers]
     )
@@ -52,13 +52,13 @@ def not_valid(message: str = "Token is invalid or expired", kind: str = "access"
 
 
 def tampered(token: str) -> str:
-    """Change the signature's first character; part of the last character's bits are unused, so changing it may have no
-    effect.
+    """Change the first character of the token's signature. In the last character, some bits are unused, so changing it
+    might have no effect.
     """
     head, _, signature = token.rpartition(".")
     return f"{head}.{'A' if signature[0] != 'A' else 'B'}{signature[1:]}"
 
 
 def refusals(lines: list[MutableMapping[str, Any]]) -> list[tuple[str, str]]:
-    """The check and the reason logged for each rejected external token."""
+    """Return the check and the reason that the log contains for each rejected external token."""
     return [(line["check"], line["reason"]) for line in lines if line["event"] == "external token rejected"]

@@ -53,7 +53,7 @@ _DISABLE_OWNER = "update users set is_active = false where id in (select user_id
 
 
 def holder(api: Api, token: Mapping[str, Any]) -> Caller:
-    """A program that authenticates with this token."""
+    """Return a program that authenticates with this token."""
     return Caller(api, token["token"]["username"], {"Authorization": f"Bearer {token['value']}"})
 
 
@@ -62,7 +62,9 @@ async def holding(caller: Caller, *scopes: str, **fields: Any) -> Caller:
 
 
 def lacking(response: httpx.Response) -> str | None:
-    """The missing scope that the response names; None if the call was not refused for a missing scope."""
+    """Return the missing scope that the response names. Returns None if the call was not refused for a missing
+    scope.
+    """
     if response.status_code != 403 or response.json().get("code") != "insufficient_scope":
         return None
     scope = response.headers["WWW-Authenticate"].rpartition("scope=")[2].strip('"')
@@ -151,7 +153,7 @@ class TestTokens:
 
 class TestEnds:
     async def test_ended_token_is_refused_like_an_unknown_token(self, ana: Caller):
-        """The service database's clock determines expiry."""
+        """The clock of the service database determines whether a token has expired."""
         api, revoked, expired = ana.api, await made(ana), await made(ana)
         for token in (revoked, expired):
             assert (await bearer(api, token["value"])).status_code == 200
@@ -202,7 +204,9 @@ class TestEnds:
         assert (await stranger.post("token/verify", token=value)).status_code == 401
 
     async def test_running_calls_end_with_their_token(self, opener: Opener):
-        """The token is revoked during a hundred concurrent calls and a waiting call; no call may succeed afterward."""
+        """The token is revoked during a hundred concurrent calls and one waiting call. No call may succeed after
+        that.
+        """
         async with opener(recheck_s=1) as api:
             await accounts(api).create(AuthenticatedUser("ana"), PASSWORD)
             ana = Caller(api, "ana", {"Authorization": f"Bearer {(await log_in(api))['access']}"})
@@ -219,7 +223,7 @@ class TestEnds:
             assert {one.status_code for one in during} <= {200, 401}
             assert (await bearer(api, token["value"])).status_code == 401
             assert (await waiting).status_code == 401
-            # The statement belongs to the user, so it keeps running.
+            # The statement belongs to the user, so it continues to run.
             assert await ana.state(operation) == "running"
             await ana.on(operation, "cancel_statement")
 
@@ -239,7 +243,9 @@ class TestEnds:
 
 @pytest.fixture(scope="module")
 async def holders(api: Api) -> dict[str, tuple[Caller, Caller]]:
-    """For each scope, a token of an administrator with only that scope, and one with all other scopes."""
+    """Two callers for each scope: the first has a token with only that scope, the second a token with all other scopes.
+    The tokens belong to an administrator.
+    """
     root = await api.user("scoped", admin=True)
     return {
         scope.value: (await holding(root, scope), await holding(root, *(one for one in Scope if one is not scope)))
@@ -252,7 +258,7 @@ class TestRights:
     async def test_each_call_accepts_only_its_documented_scope(
         self, holders: dict[str, tuple[Caller, Caller]], one: Operation
     ):
-        # No call accepts a body of this type, so none of the calls has any effect.
+        # No call accepts a body of this type, so the calls have no effect.
         body = {} if one.method == "GET" else {"content": b"x", "headers": {"Content-Type": "text/plain"}}
         if one.scope == NO_SCOPE:
             for alone, _ in holders.values():
@@ -296,7 +302,7 @@ class TestRights:
         assert (await whole.on(operation, "check_status"))["status"] == 0
         assert (await program.post("editor/check_status", operationId=operation)).status_code == 404
         assert (await program.post_ok("get_config"))["hue_config"]["is_admin"] is False
-        # Administrators may use every connector, including those restricted to groups.
+        # An administrator may use all connectors, including those that are restricted to groups.
         assert (await program.run("closed", "rows 1"))["status"] == 0
 
     async def test_administrators_token_cannot_grant_more_than_its_own_scopes(self, api: Api, audited: list[Event]):

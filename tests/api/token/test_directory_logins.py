@@ -1,4 +1,4 @@
-"""Logins that a real LDAP directory authenticates (Contract platform 4.1)."""
+"""A real LDAP directory authenticates logins (Contract platform 4.1)."""
 
 import asyncio
 from collections.abc import Callable
@@ -30,7 +30,7 @@ Directories = Callable[..., AbstractAsyncContextManager[Api]]
 
 @pytest.fixture
 def directory(opener: Opener, ldap_server: DirectoryAddress) -> Directories:
-    """Opens an application that authenticates logins first locally, then in the directory."""
+    """A function that opens an application. It authenticates logins first locally and then in the directory."""
 
     def opened(
         backend: tuple[str, ...] = ("local", "ldap"), auth: dict[str, Any] | None = None, **changes: Any
@@ -64,7 +64,7 @@ async def account(api: Api, username: str = "ana") -> Account:
     return next(one for one in await accounts(api).all() if one.username == username)
 
 
-# Each case starts without any users.
+# Each case starts with a new database, which has no users.
 @pytest.mark.parametrize("settings", [{}, DIRECT])
 @pytest.mark.parametrize("tls", [False, True])
 async def test_first_directory_login_creates_the_user(directory, ldap_server, settings, tls):
@@ -114,7 +114,7 @@ async def test_certificate_for_another_host_is_refused(directory: Directories, l
         far_reader, far_writer = await connect(f"tcp:127.0.0.1:{ldap_server.tls_port}")
         await asyncio.gather(passed_on(reader, far_writer), passed_on(far_reader, writer))
 
-    # A proxy makes the same server reachable under an address that its certificate does not name.
+    # A proxy makes the server reachable at an address for which its certificate is not valid.
     for host, answer in (("127.0.0.1", 200), ("127.0.0.2", 503)):
         async with await asyncio.start_server(accept, host, 0) as way:
             port = way.sockets[0].getsockname()[1]
@@ -166,7 +166,7 @@ async def test_unknown_users_can_be_refused(directory: Directories) -> None:
         assert await attempt(api) == 401
         await accounts(api).create(AuthenticatedUser("ana"), PASSWORD)
         assert [await attempt(api), await attempt(api, password=PASSWORD)] == [401, 200]
-        await link(api, "ana", "ANA", issuer="ldap")  # directories compare names case-insensitively
+        await link(api, "ana", "ANA", issuer="ldap")  # directories compare names without regard to case
         assert [await attempt(api), await attempt(api, password=PASSWORD)] == [200, 200]
 
 

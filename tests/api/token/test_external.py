@@ -1,4 +1,4 @@
-"""Tokens of external issuers, and users that are created for them (Contract platform 3.9, 4.1, 4.2; T12)."""
+"""Tokens of external issuers, and the users that the server creates for them (Contract platform 3.9, 4.1, 4.2; T12)."""
 
 import asyncio
 import logging
@@ -44,7 +44,7 @@ async def test_valid_external_token_is_accepted(external: Api, issuer: Issuer) -
         assert (await bearer(external, issuer.token(aud=audience, nbf=int(time.time())))).status_code == 200
 
 
-# A day ahead, so that it is still in the future if the test runs long after collection.
+# One day from now, so that the time is still in the future if the test runs long after its collection.
 SOON = int(time.time()) + 86_400
 
 BAD_CLAIMS: list[dict[str, Any]] = [
@@ -94,7 +94,7 @@ async def test_user_name_claim_is_configurable(jwt_opener: JwtOpener, issuer: Is
 
 
 def forged(issuer: Issuer) -> dict[str, str]:
-    """Forged tokens that must be rejected, keyed by their defect."""
+    """Return forged tokens, which must be rejected, by their defect."""
     good, mine = issuer.token(), rsa_key("mine")
     head, body, signature = good.split(".")
     pem = public_pem(issuer.keys["one"])
@@ -127,8 +127,8 @@ def forged(issuer: Issuer) -> dict[str, str]:
 
 
 def hmac_signed(algorithm: str, secret: str, kid: str) -> str:
-    """Sign with HMAC and any secret. The JWT library would refuse a public key in PEM form as the secret; an attacker's
-    would not.
+    """Sign a token with HMAC and any secret. An attacker may use a public key in PEM form as the secret, which the JWT
+    library refuses.
     """
     import base64
     import hashlib
@@ -309,7 +309,7 @@ async def test_revoked_external_token_is_refused_on_every_server(jwt_opener, iss
 
 
 def respelled(token: str) -> str:
-    """Encode the same signature differently by changing an unused bit of its last character."""
+    """Encode the same signature differently. One of the unused bits in its last character is changed."""
     letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
     return token[:-1] + letters[letters.index(token[-1]) ^ 1]
 
@@ -344,7 +344,7 @@ async def test_external_tokens_are_refused_without_their_authenticator(jwt_opene
 
 
 async def test_public_key_cannot_be_used_as_an_hmac_secret(external: Api, issuer: Issuer) -> None:
-    """The library that signs the service's own tokens also refuses to use a public key this way."""
+    """The library that signs the service's own tokens refuses to use a public key in this way."""
     with pytest.raises(Exception, match="asymmetric key"):
         jwt.encode(claims(), public_pem(issuer.keys["one"]), algorithm="HS256")
     assert (await bearer(external, jwt.encode(claims(), "x" * 32, algorithm="HS256"))).json() == not_valid()
@@ -368,7 +368,7 @@ async def test_verify_refuses_own_tokens_unless_they_are_enabled(jwt_opener: Jwt
 
 
 class Clock:
-    """A stopped clock, so that slow steps do not affect the test."""
+    """A clock that stands still, so slow steps do not affect the test."""
 
     def __init__(self) -> None:
         self.now = float(int(time.time()))
@@ -379,7 +379,7 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The clock that later opened applications use to check tokens and keys of external issuers."""
+    """The clock with which applications that are opened later check tokens and keys of external issuers."""
     clock = Clock()
     monkeypatch.setattr("queryserver.identity.build.ExternalBearers", partial(ExternalBearers, clock=clock))
     monkeypatch.setattr("queryserver.identity.build.KeyCache", partial(KeyCache, clock=clock))
@@ -432,9 +432,9 @@ T = TypeVar("T")
 
 @pytest.fixture
 def changes() -> Iterator[list[Refusal]]:
-    """Audited changes of users and groups, as operation, actor and object.
+    """The audited changes of users and groups, as operation, actor and object.
 
-    Logins are excluded, and so are statement events, because statements of earlier tests may still end.
+    Logins and the events of statements are excluded. Statements of earlier tests may still end.
     """
     refusals: list[Refusal] = []
 
@@ -509,7 +509,7 @@ async def test_administrator_of_the_embedded_mode_is_audited(opener: Opener, cha
     assert changes == [("user.create", "admin", "admin"), ("user.make_admin", "admin", "admin")]
 
 
-# Restricted to this database, because other databases on the server also have lock waits.
+# Only locks in this database are counted, because other databases on the server also have waiting locks.
 _WAITS_FOR_A_LOCK = """
     select exists (
         select from pg_locks join pg_stat_activity using (pid) where not granted and datname = current_database())
@@ -517,7 +517,7 @@ _WAITS_FOR_A_LOCK = """
 
 
 async def while_a_group_goes(api: Api, work: Coroutine[Any, Any, T]) -> T:
-    """Run `work` on the group `going` while another transaction deletes the group; return the result of `work`."""
+    """Run `work` on the group `going` while another transaction is deleting the group; return the result of `work`."""
     async with api.database.transaction() as connection:
         await connection.execute("delete from groups where name = 'going'")
         waiting = asyncio.create_task(work)

@@ -203,7 +203,7 @@ async def external(opener: Opener, url: str) -> AsyncIterator[Api]:
 
 @pytest.fixture
 def explain(tmp_path: Path, database_dsn: str, users_url: str, url: str) -> Command:
-    """The command-line program, with the settings of a server that uses this key server URL."""
+    """The command-line program with the settings of a server that uses the key server at this URL."""
     key = make_settings(tmp_path, database_dsn, users_url).desktop.secret_key.get_secret_value()
     return command_in(
         tmp_path,

@@ -1,4 +1,4 @@
-"""Logins with user name and password, and limits on failed logins (Contract platform 3.2, 3.7, 3.8, 3.10)."""
+"""Logins with username and password, and the limits on failed logins (Contract platform 3.2, 3.7, 3.8, 3.10)."""
 
 import asyncio
 from ipaddress import ip_network
@@ -70,15 +70,15 @@ REFUSED = {"detail": "No active account found with the given credentials"}
 
 
 def stable_headers(response: httpx.Response) -> frozenset[tuple[str, str]]:
-    """Header names and values, without the headers that differ in every response."""
+    """Return the names and values of all headers that do not differ in every response."""
     return frozenset((name, value) for name, value in response.headers.items() if name not in {"date", "x-request-id"})
 
 
 @pytest.mark.platform(19)
 @pytest.mark.security("T15")
 async def test_refused_logins_look_the_same_and_cost_the_same_hash(tokens, monkeypatch):
-    """Hashing dominates the cost of a login. The test counts hashes because measured times are unreliable on a busy
-    machine.
+    """A login spends most of its time on the hash. The test counts hashes, because measured times are unreliable on a
+    busy machine.
     """
     await accounts(tokens).create(AuthenticatedUser("gone"), PASSWORD)
     await accounts(tokens).disable("gone")

@@ -1,4 +1,4 @@
-"""Plug-in authenticators and login backends, and their WWW-Authenticate challenges (Contract platform 3.1, 4.1, 4.2;
+"""Plug-in authenticators and login back ends, and their WWW-Authenticate challenges (Contract platform 3.1, 4.1, 4.2;
 T19).
 """
 
@@ -152,7 +152,7 @@ async def test_unknown_caller_gets_the_challenges_of_all_authenticators(chain: A
 
 @pytest.mark.platform(47)
 async def test_bad_token_gets_the_challenges_of_all_authenticators(opener: Opener) -> None:
-    # The plug-in class comes last, so the token is rejected before the class is called.
+    # The plug-in class is last in the list, so the token is rejected before the class is called.
     async with opener(api_auth=("jwt", f"{HERE}.Sync")) as api:
         await accounts(api).create(AuthenticatedUser("ana"), PASSWORD)
         pair = await log_in(api)
@@ -268,7 +268,7 @@ async def test_failing_backend_counts_as_unavailable(opener: Opener) -> None:
 
 @pytest.fixture
 def documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The examples of docs/authentication.md as importable modules."""
+    """The Python examples in docs/authentication.md, which can be imported as modules."""
     text = (Path(__file__).parents[3] / "docs" / "authentication.md").read_text()
     examples = re.findall(r"```python\n# (\w+)\.py\n(.*?)```", text, re.DOTALL)
     assert [name for name, _ in examples] == ["acme_auth", "acme_login"]
@@ -310,7 +310,7 @@ async def test_documented_login_backend_works(opener: Opener, documented: str, m
     import imaplib
 
     class Mail:
-        """The LDAP connection's methods that the example uses."""
+        """Replaces an IMAP connection. It has the methods that the example uses."""
 
         def __enter__(self) -> Self:
             return self
@@ -357,7 +357,7 @@ SYNC_CLASS = "tests.fakes.plug_ins.Sync"
 
 
 class HeaderAuthenticator:
-    """Authenticates the user named by the header `X-Known`."""
+    """Authenticates the user whom the header `X-Known` names."""
 
     async def authenticate(self, request: Any) -> Any:
         from queryserver.identity.model import AuthenticatedUser
@@ -386,7 +386,7 @@ class BrokenAsync(HeaderAuthenticator):
 
 
 class BlockingAuthenticator(HeaderAuthenticator):
-    """An authenticator that blocks its thread until `opened` is set."""
+    """An authenticator whose challenge blocks its thread until `opened` is set."""
 
     opened = threading.Event()
     inside: ClassVar[list[str]] = []
@@ -422,7 +422,7 @@ def named(*classes: type[HeaderAuthenticator]) -> tuple[str, ...]:
 
 
 async def refused(api: Api, token: str, **headers: str) -> list[str]:
-    """The challenges in the 401 response to an invalid token."""
+    """Make a call with an invalid token; return the challenges in the 401 response."""
     sent = {"Authorization": f"Bearer {token}", **{name.replace("_", "-"): value for name, value in headers.items()}}
     response = await Caller(api, "", sent).get("editor/get_history")
     assert (response.status_code, response.json()) == (401, not_valid()), headers
@@ -449,7 +449,7 @@ async def test_failing_challenge_is_omitted_from_the_401(opener: Opener) -> None
 @pytest.mark.usefixtures("closed_gate")
 @pytest.mark.platform(21, 47)
 async def test_hanging_challenges_are_omitted_and_do_not_delay_calls(opener, monkeypatch):
-    # The limit is long enough for challenges that do not hang, even on a busy machine.
+    # Challenges that do not hang take less time than this limit, even on a busy machine.
     monkeypatch.setattr("queryserver.identity.build._CHALLENGE_LIMIT_S", 4.0)
     names = named(BlockingAuthenticator, AsyncBlockingAuthenticator, SecondBlockingAuthenticator)
     async with opener(api_auth=("jwt", *names, SYNC_CLASS)) as api:
@@ -461,7 +461,7 @@ async def test_hanging_challenges_are_omitted_and_do_not_delay_calls(opener, mon
         assert took_s < 3 * 4.0, "challenges are requested in parallel"
         left_out = [(line["authenticator"], line["error"]) for line in lines if line["event"] == "challenge omitted"]
         assert sorted(left_out) == sorted([(name, "TimeoutError") for name in names] * 12)
-        # Each class occupies at most two threads; all other threads remain available for calls.
+        # Each class occupies at most two threads. All other threads remain available for calls.
         assert (
             sorted(BlockingAuthenticator.inside) == ["BlockingAuthenticator"] * 2 + ["SecondBlockingAuthenticator"] * 2
         )
@@ -474,7 +474,9 @@ THREADS = 8
 
 @pytest.fixture
 def with_limit(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Sets the timeout in seconds of plug-in calls, for applications that are opened later."""
+    """A function that sets the timeout in seconds of plug-in calls. It applies to applications that are opened
+    afterward.
+    """
 
     def limit(limit_s: float) -> None:
         def threads(**options: Any) -> LimitedThreads:
@@ -496,7 +498,9 @@ async def test_class_misusing_the_event_loop_fails_only_its_own_call(with_limit,
 
 
 class BlockingLogin:
-    """A login backend, and an authenticator for calls with `X-Held`, that block their thread until `opened` is set."""
+    """A login back end, and an authenticator for calls with the header `X-Held`. Both block their thread until `opened`
+    is set.
+    """
 
     opened = threading.Event()
     inside = threading.Semaphore(0)
@@ -513,7 +517,7 @@ class BlockingLogin:
 
 @pytest.fixture
 def opened() -> Iterator[threading.Event]:
-    """The event that releases all blocked threads. It is set at the end, so that no thread outlives the test."""
+    """The event that releases all blocked threads. It is set after the test, so that no thread outlives the test."""
     BlockingLogin.opened.clear()
     yield BlockingLogin.opened
     BlockingLogin.opened.set()
@@ -521,7 +525,7 @@ def opened() -> Iterator[threading.Event]:
 
 @pytest.mark.usefixtures("opened")
 async def test_hanging_class_returns_500_within_the_limit(with_limit: Callable[[float], None], opener: Opener) -> None:
-    # The limit is long enough for the call that does not hang, even on a busy machine.
+    # A call that does not hang takes less time than this limit, even on a busy machine.
     with_limit(2)
     async with opener(api_auth=(f"{__name__}.BlockingLogin", "jwt")) as api:
         with capture_logs():
@@ -542,7 +546,7 @@ async def test_slow_logins_do_not_block_other_calls(monkeypatch, with_limit, ope
         ]
         for _ in range(THREADS):
             assert await asyncio.to_thread(BlockingLogin.inside.acquire, timeout=25)
-        # If this call waited for the login threads, it would end only with them or return 500.
+        # If this call waited for the threads of the logins, it would end together with them or return 500.
         assert (await call(api, X_Sync="ana")).status_code == 200
         assert not any(login.done() for login in logins)
         opened.set()
