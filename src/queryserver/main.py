@@ -282,7 +282,7 @@ def _error_factory(error: ConfigurationError | SchemaMismatch | DatabaseUnavaila
 
 
 class _Server(uvicorn.Server):
-    """A server that returns on the stop signal, so that the services are closed. Uvicorn would raise it again."""
+    """A server that returns on the stop signal. Uvicorn would raise the signal again before the services close."""
 
     def __init__(
         self,
@@ -496,8 +496,8 @@ async def _serve_with(
     try:
         async with background(trim_heap_regularly(), "return-memory"):
             serving = _Server(config, services, began, clock, stopping)
-            # Uvicorn runs in a task of its own: it wakes up ten times a second, and each wake-up passes through all
-            # frames that await it.
+            # Uvicorn runs in its own task, because it wakes up ten times a second, and each wake-up would pass through
+            # all frames that await it.
             await asyncio.create_task(serving.serve(sockets), name="uvicorn")
             if serving.failure is not None:
                 raise serving.failure

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 Work = Callable[[Services], Awaitable[None]]
-"""The work of a process, which never ends by itself."""
+"""The work of a process, which runs until it is canceled."""
 
 
 def run_worker(settings: Settings, *, with_parent: bool = False) -> None:

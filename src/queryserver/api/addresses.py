@@ -50,7 +50,7 @@ def _last_untrusted_address(trusted: Sequence[Network], chain: Sequence[str]) ->
     for hop in reversed(chain):
         address = parsed_address(_without_port(hop))
         if address is None:
-            # A trusted proxy wrote an invalid address, so the rest of the chain is not trustworthy.
+            # A trusted proxy wrote an invalid address, so the remaining chain is not trustworthy.
             return UNKNOWN
         farthest = str(address)
         if not contains(trusted, farthest):

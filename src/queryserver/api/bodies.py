@@ -192,7 +192,7 @@ SENT_BY_HUE: Final = frozenset({
     "full_log", "jobs", "notebook", "operation", "operationId", "qqchunksize", "qqfilename", "qqpartbyteoffset",
     "qqpartindex", "qqtotalfilesize", "qqtotalparts", "qquuid", "session", "silenceErrors", "snippet", "sourceMethod",
 })  # fmt: skip
-"""Fields that Hue clients send even to calls that ignore them; never reported as unknown."""
+"""Fields that Hue clients send even to calls that ignore them. They are never reported as unknown."""
 
 _MOST_SEEN = 2000
 """Maximum number of names per body.
@@ -419,9 +419,10 @@ async def read_body(
 
 
 def query_fields(request: Request, repeated: Collection[str] = ()) -> Body:
-    """Read the query parameters of a GET call. The last value wins, except that those in `repeated` keep all values.
+    """Read the query parameters of a GET call.
 
-    Raises InvalidParameter.
+    Parameters in `repeated` keep all their values. All other parameters keep only the last value. Raises
+    InvalidParameter.
     """
     pairs = form_fields(request.scope["query_string"])
     fields: dict[str, Any] = dict(pairs)

@@ -165,7 +165,7 @@ PRINTABLE = "".join(map(chr, range(0x21, 0x7F)))
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _UNCACHED = ("/api/v1/", "/api/token/", "/notebook/api/")
-# Characters that may appear unencoded in a path segment (RFC 3986 pchar); all others are percent-encoded.
+# Characters that may appear unencoded in a path segment (RFC 3986 pchar). All others are percent-encoded.
 _PLAIN = "!$&'()*+,;=:@-._~"
 _PATH_ARGUMENT = re.compile(rb"/api/v1/storage/(?:view|stat|download|content_summary)=")
 _ANY_HOST = "/desktop/debug/"

@@ -35,7 +35,7 @@ _PORT, _HOST = "desktop.task_server.metrics_port", "desktop.task_server.metrics_
 _BACKLOG = 16
 _ANSWERED_WITHIN_S = 1
 _STOPPED_WITHIN_S = 2.0
-# Enough for a few Prometheus servers and probes. A metrics page has about 10 KiB.
+# Enough for a few Prometheus servers and probes. A metrics page is about 10 KiB long.
 _MAX_CONNECTIONS = 32
 _MOST_PER_ADDRESS = 16
 _HEAD_WITHIN_S = 5.0

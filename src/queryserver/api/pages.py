@@ -103,7 +103,7 @@ class Pages:
 
 
 def prefers_html(accept: str) -> bool:
-    """Return whether `Accept` lists HTML with at least the weight of JSON. Browsers list HTML; programs do not."""
+    """Return whether `Accept` lists HTML with at least the weight of JSON, as browsers do, unlike other programs."""
     html = max(_weight(accept, "text/html"), _weight(accept, "application/xhtml+xml"))
     return html > 0 and html >= _weight(accept, "application/json")
 

@@ -27,7 +27,7 @@ def json_response(model: BaseModel, *, status: int = 200, headers: Mapping[str, 
 
 
 def model_from(model: type[Model], found: object, **others: Any) -> Model:
-    """Build a wire model. Fields that are not in `others` are taken from the attributes of `found` with that name."""
+    """Build a wire model. Fields that are not in `others` are taken from the attributes of `found` of the same name."""
     same = {name: getattr(found, name) for name in model.model_fields if name not in others and hasattr(found, name)}
     return model(**same, **others)
 

@@ -37,7 +37,7 @@ FixedT = TypeVar("FixedT", bound=QueryServerError)
 def recreate_error(kind: type[ErrorT], code: str, message: str, details: Mapping[str, Any] | None = None) -> ErrorT:
     """Recreate an error raised in another process.
 
-    `message` is used as is, even for classes whose constructor builds the message from other arguments.
+    `message` is used unchanged, even for classes whose constructor builds the message from other arguments.
     """
     error = kind.__new__(kind)
     QueryServerError.__init__(error, message, details=details)

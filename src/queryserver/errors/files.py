@@ -86,7 +86,7 @@ class AmbiguousName(Conflict, code="ambiguous_name"):
 
 
 class DirectoryNotEmpty(Conflict, code="directory_not_empty"):
-    """The directory or bucket is not empty. A directory can be deleted recursively; a bucket must be emptied first."""
+    """The directory or bucket is not empty. Directories can be deleted recursively, but buckets cannot."""
 
 
 class EntryChanged(Conflict):

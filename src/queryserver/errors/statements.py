@@ -24,7 +24,10 @@ from queryserver.errors.base import (
 
 
 class Unit(Enum):
-    """How an engine counts columns. SCREEN counts terminal cells: 2 for wide characters, 0 for control characters."""
+    """The unit in which an engine counts columns.
+
+    SCREEN counts terminal cells: 2 for wide characters, 0 for control characters.
+    """
 
     CHARACTER = auto()
     UTF16 = auto()
@@ -141,13 +144,13 @@ class RowTooLarge(EngineError, code="row_too_large"):
     """The values of one row together exceed the row limit, so the statement fails."""
 
     def __init__(self, *, limit_bytes: int, row: int | None = None) -> None:
-        """`row` counts from 0; None if the row is unknown."""
+        """`row` counts from 0, and is None if the row is unknown."""
         which = f"Row {row}" if row is not None else "A row"
         super().__init__(f"{which} is larger than the limit of {limit_bytes} bytes for one row.")
 
 
 rejected_by_rule = ErrorKind(EngineError, "rejected")
-# Used as outcomes of statements; API calls raise other classes with the same codes.
+# Used as outcomes of statements. API calls raise other classes with the same codes.
 result_not_found = ErrorKind(ResultRefused, "operation_not_found")
 result_denied = ErrorKind(ResultRefused, "permission_denied")
 result_expired = ErrorKind(ResultRefused, "result_expired")
@@ -180,7 +183,7 @@ class PageRowTooLarge(PayloadTooLarge, code="row_too_large"):
     """The first row of a page alone exceeds the page limit. Downloads include the row."""
 
     def __init__(self, *, row: int | None, limit_bytes: int) -> None:
-        """`row` counts from 0; None for a row of a sample, which has no pages."""
+        """`row` counts from 0, and is None for a row of a sample, because samples have no pages."""
         if row is None:
             super().__init__(f"A row is larger than the limit of {limit_bytes} bytes for one page.")
             return
@@ -258,7 +261,7 @@ class ConnectorTypeNotFound(NotFound, code="connector_type_not_found"):
     """The catalog of connector types does not contain this combination of dialect and interface."""
 
     def __init__(self, dialect: str, interface: str, known: Iterable[str]) -> None:
-        """`known` lists the dialects of the catalog; the message includes them if `dialect` is not among them."""
+        """`known` lists the dialects of the catalog. The message includes them if `dialect` is not among them."""
         dialects = list(dict.fromkeys(known))
         shown = (dialect[:_MAX_SHOWN_CHARACTERS], interface[:_MAX_SHOWN_CHARACTERS])
         named = "Connector type {} with interface {} does not exist.".format(*shown)

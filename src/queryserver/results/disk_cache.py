@@ -24,7 +24,7 @@ from queryserver.platform.threads import Tasks, every
 log = structlog.get_logger(__name__)
 
 _MAX_COPY_AGE_S = 600.0
-"""Maximum age of a copy. Needed because other processes do not announce deletions. Rereading costs one request."""
+"""Maximum age of a copy, because other processes do not announce deletions. Rereading takes one request."""
 _SWEEP_EVERY_S = 60.0
 
 _LOCK = "lock"

@@ -121,7 +121,7 @@ def require_whole(stored: bytes) -> None:
 
 
 def head_length(head: bytes) -> int:
-    """Return the length of a segment's head in bytes, given the first 8 bytes or more."""
+    """Return the length of a segment's head in bytes. `head` must contain at least the first 8 bytes."""
     return _PREFIX_BYTES + int.from_bytes(head[4:_PREFIX_BYTES], "little")
 
 
@@ -487,7 +487,7 @@ PING_DIRECTORY = "ping"
 
 def directory_of(statement_id: UUID) -> str:
     """Return the directory of a statement's segments."""
-    # The last digits of a UUID are random in every version; the first ones are a timestamp in version 7. All 256
+    # The last digits of a UUID are random in every version. The first ones are a timestamp in version 7. All 256
     # parent directories exist after a short time, so each statement then needs one mkdir. With 100,000 statements,
     # each parent directory has about 400 entries.
     return f"{statement_id.hex[-2:]}/{statement_id}"

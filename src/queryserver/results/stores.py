@@ -32,7 +32,7 @@ _OWNER_FILE = "owner"
 
 RESULTS = "desktop.task_server.result_file_storage"
 _PRIVATE_UMASK = 0o077
-# Requests to remote stores spend their time waiting, so more concurrent loads cost nothing.
+# Requests to remote stores spend most of their time waiting, so more of them can run concurrently.
 _REMOTE_LOADS = 8
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 _SERVICE = StorageUser("queryserver")

@@ -1,4 +1,4 @@
-"""Formats parameter values as literals, for engines whose protocol cannot bind parameters well or at all (ADR 61).
+"""Formats parameter values as literals, for engines whose protocol cannot bind them in every statement (ADR 61).
 
 A string is quoted only if none of its characters has a special meaning in the dialect. Otherwise it is written as
 hexadecimal UTF-8, which does not depend on session settings.

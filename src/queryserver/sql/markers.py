@@ -71,8 +71,8 @@ def _follows_word(statement: str, at: int) -> bool:
 class ScriptMarkers:
     """Marker counts of a script: in total, before the chosen statement, and in the chosen statement (`own`).
 
-    `names` are the distinct names, `occurrences` counts the uses of each. If `has_unclear_quotes` is set, a quoted
-    string may end somewhere other than these counts assume.
+    `names` are the distinct names, `occurrences` counts the uses of each. If `has_unclear_quotes` is set, the counts
+    may be wrong, because the end of a quoted string is ambiguous.
     """
 
     total: int = 0
@@ -189,9 +189,9 @@ class _Mask:
 
 
 class BoundStatement:
-    """A statement and the distinct values of its markers. Engines render it in their own syntax.
+    """A statement with the values of its markers. Each engine renders the statement in its own syntax.
 
-    Positions and lines that the engine reports afterward refer to the last rendered text.
+    Positions and lines that the engine then reports refer to the last rendered text.
     """
 
     def __init__(self, statement: str, dialect: str, parameters: StatementParameters) -> None:
@@ -286,7 +286,7 @@ class BoundStatement:
         return self._rendered, self._pieces
 
     def adopt_rendered(self, text: str, pieces: list[tuple[int, int, int]]) -> None:
-        """Adopt a text that another process has rendered, for later positions and masking."""
+        """Adopt the text that another process has rendered, so that positions and masking refer to it."""
         self._rendered, self._pieces = text, pieces
 
     def value_spans(self) -> list[tuple[int, int]]:
@@ -318,7 +318,7 @@ class BoundStatement:
         if len(rendered) != len(original):
             rendered, original = [self._rendered], [self.statement]
         for line, replacement in zip(rendered, original, strict=True):
-            # A short line such as `1` also occurs in logs for other reasons.
+            # A short line such as `1` also occurs in unrelated log lines.
             if line != replacement and len(line.strip()) >= _MIN_MASKED_CHARACTERS:
                 text = text.replace(line, replacement).replace(line.strip(), replacement.strip())
         return self._mask.apply(text)

@@ -64,7 +64,7 @@ Value: TypeAlias = "bool | int | float | Decimal | str | date | time | datetime 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A value. `type` is None for a plain null, which adopts the type of its context.
+    """A parameter value. `type` is None for a plain null, which adopts the type of its context.
 
     A value with `is_plain` was sent without a type, and behaves like the same digits or string in the statement.
     `value` is a `bool`, `int`, `float`, `Decimal`, `str`, `date`, `time`, `datetime` (with a zone for `timestamp_tz`),
@@ -77,7 +77,7 @@ class Parameter:
 
     @property
     def elements(self) -> "tuple[Parameter, ...]":
-        """The elements of an array; empty for other values."""
+        """The elements of an array. Empty for other values."""
         return self.value if isinstance(self.value, tuple) else ()
 
     @property
@@ -102,7 +102,7 @@ class Parameters:
     by_name: Mapping[str, Parameter] | None = field(default=None, repr=False)
     """None if the values were sent as a list."""
     rows: "tuple[Parameters, ...]" = field(default=(), repr=False)
-    """All rows, if the statement runs once per row of values. The other fields then contain the first row."""
+    """The rows, if the statement runs once per row of values. The other fields then contain the first row."""
 
     @property
     def are_named(self) -> bool:
@@ -118,7 +118,7 @@ class Parameters:
 
 @dataclass(frozen=True, slots=True)
 class ParameterSupport:
-    """The parameter values that an engine accepts; none by default."""
+    """The parameter values that an engine accepts. By default, it accepts none."""
 
     types: Collection[ParameterType] = ()
     not_finite: bool = False

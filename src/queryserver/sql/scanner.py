@@ -549,7 +549,7 @@ def first_keyword(text: str, dialect: str) -> str:
 def first_word(sql: str, *, line_comments: tuple[str, ...] = ("--",)) -> str:
     """Return the first word in upper case, by rules common to all engines. Used to classify statements that have run.
 
-    Skips any amount of whitespace, brackets and comments; `/* … */` may nest.
+    Skips any amount of whitespace, brackets and comments. `/* … */` may nest.
     """
     position = 0
     while position < len(sql):

@@ -84,8 +84,8 @@ def controls_transaction(text: str, dialect: str) -> bool:
 def changes_objects(text: str, dialect: str) -> bool:
     """Return whether the statement may change databases, tables, functions or statistics, which makes metadata stale.
 
-    Returns True when in doubt, which costs only a reread of the metadata. The end of a transaction counts, because it
-    publishes changes.
+    Returns True when in doubt, because the only consequence is that metadata is read again. The end of a transaction
+    counts as a change, because it publishes changes.
     """
     keyword = first_keyword(text, dialect)
     if keyword not in _OBJECT_PRESERVING_KEYWORDS:
@@ -97,7 +97,7 @@ def changes_objects(text: str, dialect: str) -> bool:
 def _mentions(text: str, words: re.Pattern[bytes]) -> bool:
     """Return whether the text contains one of the words, ignoring case.
 
-    Searching bytes is much faster than searching `str`.
+    Searches bytes, which is much faster than searching `str`.
     """
     return words.search(text.encode(errors="surrogatepass").lower()) is not None
 
@@ -266,7 +266,7 @@ class ScriptStatement:
 
 @dataclass(frozen=True, slots=True)
 class PreviousStatement:
-    """The handle members about the previous statement; defaults stand for absent members."""
+    """The handle members about the previous statement. Absent members have their defaults."""
 
     statement_id: int = 0
     has_more_statements: bool = False
@@ -339,7 +339,7 @@ def statement_hash(text: str) -> str:
 
 
 def next_statement(statements: Script, previous: PreviousStatement | None, *, full_form: bool) -> int:
-    """Return the index of the next statement to run (Contract editor 5.3); `statements` must not be empty.
+    """Return the index of the next statement to run (Contract editor 5.3). `statements` must not be empty.
 
     `previous` is None if there is no handle or the handle has none of the members. If the previous statement was
     edited, it runs again. Raises NoMoreStatements at the end, but only in the short form.
@@ -385,7 +385,7 @@ class Choice:
     literal_limit: int | None = None
     """The literal row limit written in the statement."""
     markers: ScriptMarkers = NO_MARKERS
-    """Markers of the whole script; set only for a call with parameters."""
+    """Markers of the whole script. Set only for a call with parameters."""
     last: LastStatement | None = None
     """Set only if the call runs all statements."""
 

@@ -66,7 +66,7 @@ class SqlType:
 
 @dataclass(frozen=True, slots=True)
 class SqlField:
-    """A field of a struct or row; unnamed fields are called `field0`, `field1`, …"""
+    """A field of a struct or row. Unnamed fields are called `field0`, `field1`, …"""
 
     name: str
     type: SqlType
@@ -133,7 +133,7 @@ class _Parser:
         return parsed
 
     def _with_parts(self, start: _Token, depth: int) -> SqlType | None:
-        """Parse an array, map or struct with its parts in brackets; return None for other types."""
+        """Parse an array, map or struct with its parts in brackets. Return None for other types."""
         word, opening = start.text.lower(), self._current.text
         if start.kind != "word" or opening not in ("<", "(") or word not in {"array", "map", *_STRUCTS}:
             return None
@@ -174,7 +174,7 @@ class _Parser:
         return match[1].strip()
 
     def _field_name(self) -> str | None:
-        """Read the field name before a type, with or without a colon; return None if the field is unnamed."""
+        """Read the field name before a type, with or without a colon. Return None if the field is unnamed."""
         now, following = self._current, self._peek(1)
         if now.kind not in ("word", "quoted"):
             raise _Unreadable

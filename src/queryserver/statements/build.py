@@ -125,7 +125,7 @@ class StatementServices:
 
 @dataclass(frozen=True, slots=True)
 class SharedResources:
-    """Resources that the statement services share with the rest of the process."""
+    """Resources that the statement services share with other services of the process."""
 
     notices: Notices
     streams: Streams
@@ -146,7 +146,7 @@ class FleetMember:
 
     @property
     def intake(self) -> Intake:
-        """Which new statements this process runs."""
+        """The new statements that this process runs."""
         if self.role is Role.WORKER:
             return Intake.QUEUED
         return Intake.OWN if self.broker is None else Intake.BOUND

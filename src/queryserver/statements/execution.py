@@ -204,9 +204,9 @@ class Execution:
                 await self._record.engine_is_done()
 
     async def _stop_work(self, work: "asyncio.Task[Outcome]") -> None:
-        """Cancel the statement on the engine, in up to three attempts, until the engine confirms.
+        """Cancel the statement on the engine, in up to three attempts.
 
-        If the engine does not confirm, cancel the task, which closes the session.
+        If the engine never confirms the cancellation, cancel the task, which closes the session.
         """
         wait_s = self.settings.cancel_wait.total_seconds()
         for _ in range(_STOP_TRIES if self.was_sent and not self._detached else 0):
@@ -244,7 +244,7 @@ class Execution:
             return self._failed(error)
         except (LeaseLost, DatabaseUnavailable):
             raise
-        except (InsufficientStorage, TooManyRequests) as error:  # from the engine; the message states when to retry
+        except (InsufficientStorage, TooManyRequests) as error:  # the message states when to retry
             return Outcome(StatementState.FAILED, error_code=error.code, message=error.message)
         except QueryServerError as error:
             return Outcome(StatementState.FAILED, error_code="result_store_failed", message=error.message)
@@ -298,7 +298,7 @@ class Execution:
         return outcome
 
     async def _resume(self) -> Outcome:
-        """Resume the operation that another runner left. Retries for 30 seconds while the engine is unreachable."""
+        """Resume an operation that another runner left running. If the engine is unreachable, retry for 30 seconds."""
         self.log.add("Another server has taken over this statement.")
         await self._bind()
         for wait_s in (*_REATTACH_WAITS_S, None):

@@ -112,7 +112,10 @@ class WorkForwarder:
         return self._handlers[kind](user, connector, arguments)
 
     async def holder(self, data: str) -> str:
-        """Return the name of the other process that holds the named data. Raises EngineUnavailable if there is none."""
+        """Return the name of the process that holds the named data.
+
+        Raises EngineUnavailable if no other process holds it.
+        """
         holder = await self._database.value(_HOLDER, data)
         if holder in (None, self.owner):
             raise errors.EngineUnavailable("No server has this database open at the moment. Retry in a few seconds.")

@@ -85,7 +85,7 @@ class StatementLeases:
 
         Skips statements whose session another process holds. Statements that were sent, or whose deadline has passed,
         are claimed for any connector, because ending them needs no engine. `ignore_leases` also claims statements with
-        a valid lease; set it only if no other instance is alive.
+        a valid lease. Set it only if no other instance is alive.
         """
         rows = await self._database.fetch(
             queries.ORPHANS, owner, lease, list(within.connectors), ignore_leases, list(within.sessions), within.resumes
@@ -104,7 +104,8 @@ class StatementLeases:
     ) -> Sequence[Assignment]:
         """Claim up to `limit` unsent statements from the queue that all workers share. Users take turns.
 
-        At most `max_for_busy_users` of them belong to users who already have running statements.
+        The first `max_for_busy_users` are claimed for any user. All others are the first interactive statements of
+        users who have no interactive statement running (ADR 66).
         """
         reachable = list(connectors)
         if not await self._database.value(

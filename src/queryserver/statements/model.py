@@ -208,7 +208,7 @@ class NewStatement:
     import_plan: Mapping[str, Any] | None = None
     """Set for an import. `statement` is then only a description of the import (Contract importer 13)."""
     token: SealedToken | None = None
-    """Set if the engine authenticates with the caller's own token (Contract platform 3.9)."""
+    """The caller's encrypted token. Set if the engine authenticates with it (Contract platform 3.9)."""
     api_token: ApiTokenLimits | None = None
     """Limits of the API token used for the call. They also apply to files and results that the statement reads."""
     limit_source: LimitSource = LimitSource.MAXIMUM
@@ -257,7 +257,7 @@ def effective_row_limit(
 
 @dataclass(frozen=True, slots=True)
 class StoredResult:
-    """Where a statement's rows are stored: in the statement record, or in segments of the result store."""
+    """A statement's stored rows, either in the statement record (`inline`) or in segments of the result store."""
 
     status: StatementStatus
     columns: tuple[Column, ...]
@@ -339,7 +339,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class ClaimScope:
-    """Which statements a runner may claim: those of its connectors and those of its open sessions."""
+    """The statements that a runner may claim: statements of its connectors, and statements of its open sessions."""
 
     connectors: Sequence[str]
     sessions: Sequence[int] = ()
@@ -397,11 +397,11 @@ class Assignment:
     cancel_requested: bool = False
     history_id: int = 0
     resumption: Resumption | None = None
-    """Set if the engine is running the statement and this runner can resume it."""
+    """The stored progress. Set if the engine is running the statement and this runner can resume it."""
     import_plan: Mapping[str, Any] | None = None
     token: SealedToken | None = None
     api_token: ApiTokenLimits | None = None
-    """As in `NewStatement`."""
+    """The same as `NewStatement.api_token`."""
     limit_source: LimitSource | None = None
     log_lines: int = 0
     """Number of lines in the log. At least 1, because the first line is written with the record."""
@@ -412,7 +412,7 @@ class Assignment:
     statement_index: int = 0
     statements_count: int = 1
     needs_session: bool = False
-    """As in `NewStatement`."""
+    """The same as `NewStatement.needs_session`."""
     rows: int = 0
     """Number of rows that the previous runner stored."""
     was_retried: bool = False

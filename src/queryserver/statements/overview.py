@@ -101,7 +101,7 @@ class OverviewEntry:
 
 @dataclass(frozen=True, slots=True)
 class OverviewDetails:
-    """Everything recorded about one statement except its result."""
+    """The complete record of one statement, except its result."""
 
     entry: OverviewEntry
     statement: str

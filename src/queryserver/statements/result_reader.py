@@ -64,7 +64,7 @@ class _CursorMove:
 
 
 class CursorMoves:
-    """Moves cursors, in at most two concurrent queries. Moves that are requested meanwhile share the next query.
+    """Moves cursors, in at most two concurrent queries. Moves that are requested while both run share the next query.
 
     A query contains at most one move per statement, so of two calls that expect the same position, one fails.
     """
@@ -151,8 +151,8 @@ _THREAD_ABOVE_BYTES = 256 * 1024
 _MANY_COLUMNS = 200
 # Memory reserved for a page before its first rows are read: a segment of usual size and its compressed bytes.
 _SEGMENT_LOAD_BYTES = 12 * 1024 * 1024
-# A segment usually has about 4 MiB, or is a single row. A larger one is copied when it is encoded, and stays in memory
-# while a slow client reads it.
+# A segment usually has a size of about 4 MiB, or is a single row. A larger segment is copied when it is encoded, and
+# stays in memory while a slow client reads it.
 _LARGE_SEGMENT_BYTES = 12 * 1024 * 1024
 _DOWNLOAD_FACTOR = 3
 _LARGE_SEGMENTS_BUDGET_BYTES = 192 * 1024 * 1024

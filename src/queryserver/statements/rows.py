@@ -49,7 +49,7 @@ _OUTCOMES = {
 _WITHOUT_RESULT = ", ".join(f"'{state.value}'" for state in (StatementState.FAILED, *_OUTCOMES))
 
 _PLAIN_STATUS = f"{', '.join(_STATUS_FIELDS)}, state, truncated_reason, limit_source, {TIMES}"
-# A status omits long texts: a query may return hundreds of statuses, and a statement may have 10 MB.
+# A status omits long texts: a query may return hundreds of statuses, and a statement may be 10 MB long.
 STATUS = f"""{_PLAIN_STATUS},
     case when state in ({_WITHOUT_RESULT}) and octet_length(statement) <= 16384
         then jsonb_build_object({", ".join(f"'{name}', {name}" for name in _DETAIL_FIELDS)}) end as failure"""
@@ -76,7 +76,7 @@ def fields(row: Row | Mapping[str, Any], names: tuple[str, ...]) -> dict[str, An
 
 
 def end_from_row(row: Row) -> model.StatementEnd:
-    """Build a statement's end from a row with END_COLUMNS."""
+    """Build a statement's end from a row with the columns END_COLUMNS."""
     state = StatementState(row["state"])
     outcome = _wire_outcome(state, row["error_code"])
     return model.StatementEnd(
@@ -90,7 +90,7 @@ def end_from_row(row: Row) -> model.StatementEnd:
 
 
 def times_from_row(row: Row) -> model.StatementTimes:
-    """Build the times from a row with TIMES."""
+    """Build a statement's times from a row with the columns TIMES."""
     submitted, sent, ended = row["recorded_at"], row["sent_at"], row["ended_at"]
     until = ended or row["read_at"]
     return model.StatementTimes(
@@ -110,12 +110,12 @@ def _wire_outcome(state: StatementState, error_code: str | None) -> tuple[int, s
 
 
 def status_from_row(row: Row) -> model.StatementStatus:
-    """Build a status from a row with STATUS."""
+    """Build a status from a row with the columns STATUS."""
     return _status_from_row(row, row["failure"])
 
 
 def _status_from_row(row: Row, failure: Row | Mapping[str, Any] | None) -> model.StatementStatus:
-    """Build a status. `failure` is a row with _DETAIL_FIELDS, or None."""
+    """Build a status. `failure` is a row with the columns _DETAIL_FIELDS, or None."""
     reason, source, state = row["truncated_reason"], row["limit_source"], StatementState(row["state"])
     return model.StatementStatus(
         **fields(row, _STATUS_FIELDS),
@@ -141,7 +141,7 @@ def _handle_from_row(row: Row | Mapping[str, Any]) -> model.StatementHandle:
 
 
 def part_from_row(row: Row) -> model.StatementPart:
-    """Build a statement of a script from a row of PARTS."""
+    """Build a statement of a script from a row of the query PARTS."""
     reason, source, state = row["truncated_reason"], row["limit_source"], StatementState(row["state"])
     return model.StatementPart(
         **fields(row, _PART_FIELDS),
@@ -156,7 +156,7 @@ def part_from_row(row: Row) -> model.StatementPart:
 
 
 def record_from_row(row: Row) -> model.StatementRecord:
-    """Build a record from a row with RECORD."""
+    """Build a record from a row with the columns RECORD."""
     has_result = _wire_outcome(StatementState(row["state"]), row["error_code"]) is None
     return model.StatementRecord(
         **fields(row, _RECORD_FIELDS),
@@ -326,8 +326,8 @@ ASSIGNMENT = f"""{", ".join(ASSIGNMENT_FIELDS[:-1])}, id, owner, fence, sent_at,
         where statement_id = coalesce(operation_id, id)) as log_lines
 """
 
-# Finds statements whose connector was deleted while they were being sent. They would otherwise end only at their
-# deadline.
+# Matches statements of deleted connectors. If a connector is deleted while a statement is being sent, the statement
+# would otherwise end only at its deadline.
 _HAS_NO_CONNECTOR = """exists (
     select from connectors where id::text = orphan.connector and deleted_at is not null
 )"""
@@ -449,7 +449,7 @@ select exists (
 """
 _QUEUE_LOCK = 0x71737175  # "qsqu"
 # One worker at a time takes statements from the queue, so that slots are counted exactly. The timeout prevents a
-# worker that hangs or loses its connection here from blocking the others. `WAITING` is a separate query, because it
+# worker that hangs or loses its connection here from blocking other workers. `WAITING` is a separate query, because it
 # must see what the previous worker has committed.
 LOCK_QUEUE = f"""
 set local idle_in_transaction_session_timeout = '3s'; set local lock_timeout = '10s';

@@ -1,4 +1,4 @@
-"""Writes the record of a running statement: rows in segments, log lines, and the end."""
+"""Writes the record of a running statement: rows in segments, log lines, and the outcome."""
 
 import asyncio
 import re
@@ -248,8 +248,8 @@ class RunRecord:
     async def finish(self, outcome: Outcome, *, engine_is_done: bool = True) -> None:
         """Record the terminal state and the outcome. Only the first call has an effect.
 
-        If `engine_is_done` is False, the engine may still be working; call the method `engine_is_done()` once it has
-        stopped.
+        If `engine_is_done` is False, the engine may still be working. In this case, call the method `engine_is_done()`
+        once the engine has stopped.
         """
         async with self._writing:
             if self.is_settled:

@@ -71,7 +71,7 @@ _WAITING = "waiting"
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class RunnerShutdown:
-    """Lets the statements of this process finish, then stops them or leaves them to other processes."""
+    """Lets the statements of this process finish, then stops the remaining ones or leaves them to other processes."""
 
     instance: RunnerInstance
     leases: StatementLeases
@@ -424,8 +424,8 @@ class Runner:
         disabled = owners - {user.id for user in users if user is not None}
         self.statements.cancel_statements_of(disabled)
         if disabled & self.sessions.owners():
-            # Not awaited, because closing a session can take a long time if its engine hangs. The check of other users
-            # would be delayed.
+            # Not awaited, because closing a session can take a long time if its engine hangs, and would delay the check
+            # of other users.
             self.statements.add_task(self.sessions.drop_owned_by(disabled), "sessions-of-disabled-users")
 
     async def _sweep(self) -> None:

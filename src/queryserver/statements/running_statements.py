@@ -169,14 +169,14 @@ class StateChangePoller:
 
 
 class Intake(StrEnum):
-    """Which new statements a process runs (Contract platform 10.1)."""
+    """The new statements that a process runs (Contract platform 10.1)."""
 
     OWN = "own"
     """Statements that the process itself records. Used without a task server."""
     QUEUED = "queued"
     """Statements from the queue that all workers share."""
     BOUND = "bound"
-    """Only statements whose session or data this process holds. Workers run all others."""
+    """Only statements whose session or data this process holds. Workers run all other statements."""
 
 
 @dataclass(frozen=True, slots=True)

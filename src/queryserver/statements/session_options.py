@@ -150,7 +150,7 @@ class FilteredSettings:
 
     passed_on: Mapping[str, str]
     ignored: Sequence[str]
-    """Only the names of the ignored settings, because the values may be secrets."""
+    """The names of the ignored settings, without their values, which may be secrets."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -165,7 +165,7 @@ class FilteredSettings:
 def filter_settings(settings: Mapping[str, str], connector: Connector, allowed: Collection[str]) -> FilteredSettings:
     """Select the settings to pass on. Other settings are ignored, because clients written for Hue send them every time.
 
-    Raises InvalidParameter for dangerous settings. If `strict_settings` is set, also for any setting that would be
+    Raises InvalidParameter for dangerous settings and, if `strict_settings` is set, for any setting that would be
     ignored.
     """
     unknown = [name for name in settings if name not in allowed]
@@ -179,7 +179,7 @@ _NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 
 
 class SessionCredentials:
-    """User credentials, stored encrypted in the record of a session until the session is closed.
+    """Provides user credentials, which are stored encrypted in a session record until the session is closed.
 
     Tokens of external issuers are stored encrypted in the record of each statement that needs one. If `passes_tokens`
     is False, no token is ever passed to an engine.
@@ -308,7 +308,7 @@ class StatementSession:
 
 @dataclass(frozen=True, slots=True)
 class SessionChooser:
-    """Chooses a statement's session: a named session, the previous statement's session, a shared or a new session."""
+    """Chooses a statement's session: a named session, the previous statement's, a shared session, or a new one."""
 
     statements: StatementRecords
     sessions: SessionRecords

@@ -183,7 +183,7 @@ class Sessions:
             session = await self.records.find_named(session_id)
             if session is None or session[0] != user.id or not user.reaches(session[1]):
                 raise session_not_found(session_id)
-            # The session may have ended by itself, or an earlier call may have failed halfway.
+            # The session may have expired or been lost, or an earlier call may have failed halfway.
             await self._close_results(*session, session_id)
             return None
         if record.user_id != user.id or not record.named or not user.reaches(record.connector):

@@ -62,7 +62,7 @@ class TruncationReason(StrEnum):
 
 
 class LimitSource(StrEnum):
-    """Where a statement's row limit comes from."""
+    """The source of a statement's row limit."""
 
     DEFAULT = "default"
     """The setting `editor.default_limit`, enforced by `editor.enforce_default_limit`."""

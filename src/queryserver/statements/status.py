@@ -56,7 +56,7 @@ class StatementAccess:
         return status
 
     async def status_for_cancellation(self, user: User, operation_id: UUID) -> StatementStatus:
-        """Return the status if the user is the owner or an administrator, with or without access to the connector.
+        """Return the status if the user is the owner or an administrator, even without permission for the connector.
 
         Raises OperationNotFound.
         """

@@ -99,7 +99,7 @@ class _Request:
 
     @property
     def inherited(self) -> model.StatementRecord | None:
-        """The previous operation, if `operationId` named it. Its options apply unless the call sets its own."""
+        """The previous operation, if `operationId` named it. Its options apply unless the call overrides them."""
         return self.previous_record if self.fields.previous_id is not None else None
 
     @property
@@ -230,7 +230,7 @@ class Submissions:
     ) -> model.RecordedStatement:
         """Record and start one or all statements of the script, or return the record with the same idempotency key.
 
-        `before_recording` is called once the request is known to be valid and new; it may raise. `choice_scope` wraps
+        `before_recording` is called once the request is known to be valid and new, and may raise. `choice_scope` wraps
         the choice of the statement, which is slow for a large script, and may cancel it.
 
         Raises InvalidRequest, PayloadTooLarge, OperationNotFound, UnknownDialect, session_not_found, Conflict,
@@ -250,7 +250,7 @@ class Submissions:
             require_few_statements(choice, self.limits)
         await self.credentials.required(user, connector)
         session = await self._session(request)
-        data = self.connectors.data_of(connector)  # read late, because the connector may have changed meanwhile
+        data = self.connectors.data_of(connector)  # read late, because the connector may change until then
         owner = await self.recorder.dispatcher.owner_for(data, session_owner=session.owner)
         new, first_statement = self._new(request, choice, session, values), None
         new = replace(new, owner=owner, idempotency=key)
@@ -475,7 +475,7 @@ def _require_short_fields(submission: Submission) -> None:
 
 @dataclass(frozen=True, slots=True)
 class NewImport:
-    """An import to be recorded. `text` is shown in histories; `plan` is what the runner executes."""
+    """An import to be recorded. `text` appears in histories, and the runner executes `plan`."""
 
     text: str
     database: str | None

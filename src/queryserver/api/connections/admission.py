@@ -55,7 +55,7 @@ def limits_of(desktop: DesktopSettings) -> ConnectionLimits:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a connection is refused. If `is_answered` is False, the client is disconnected without a response."""
+    """The reason for refusing a connection. If `is_answered` is False, the client gets no response."""
 
     status: int
     message: str
@@ -127,7 +127,7 @@ class Admissions:
 class TlsConnection(asyncio.Protocol, asyncio.Transport):
     """TLS layer between an asyncio transport and the protocol that `make_protocol` creates after the handshake.
 
-    A connection is closed if its handshake takes longer than `handshake_s`; `failed` is called if a connection ends
+    A connection is closed if its handshake takes longer than `handshake_s`. `failed` is called if a connection ends
     before the handshake has finished. Responses are encrypted as they are written, so all unsent bytes are in the
     buffer of the underlying transport. `close` sends close_notify without waiting for the client's (RFC 8446 §6.1).
     """

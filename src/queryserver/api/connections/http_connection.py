@@ -1,7 +1,7 @@
 """HTTP connections on all ports, with limits on the time and size of request headers, on pipelined requests, and on
 response bytes that clients have not read yet.
 
-Uvicorn's own protocol waits indefinitely for the rest of the request headers, accepts headers of any size, and queues
+Uvicorn's own protocol waits indefinitely for the remaining request headers, accepts headers of any size, and queues
 any number of requests that a client sends without reading a response.
 """
 
@@ -139,7 +139,8 @@ class CountedTransport:
     """The transport that uvicorn writes to. Counts the bytes written to one connection.
 
     Response headers are held back, so that the first part of the body is sent in the same system call if it is written
-    in the same event loop iteration. Writes to a closing connection are ignored; an asyncio transport would raise.
+    in the same event loop iteration. Writes to a closing connection are ignored, although an asyncio transport would
+    raise.
     """
 
     def __init__(
@@ -234,7 +235,7 @@ def guard_connections(config: Config, limits: ConnectionLimits, metrics: Connect
 
 @dataclass(frozen=True, slots=True)
 class _Problem:
-    """Why the server ends a connection (for the metrics), and the response to send."""
+    """The reason why the server ends a connection, which the metrics count, and the response to send."""
 
     cut: DisconnectReason
     status: int
@@ -326,7 +327,7 @@ class HttpConnection(UvicornHttp):
             self._end(_TOO_LARGE)
         elif self._under_way:
             return
-        elif was_in_message and not self._in_message:  # the rest of a body whose response was already sent
+        elif was_in_message and not self._in_message:  # the remainder of a body whose response was already sent
             self._disarm()
             self._has_bytes = False
             self.await_next_request()
@@ -370,7 +371,7 @@ class HttpConnection(UvicornHttp):
         if self._under_way or self._is_over or self._output.is_closing():
             return
         self._has_bytes = self._in_message
-        if self._in_message:  # the rest of the body, or the headers of the next request
+        if self._in_message:  # the remaining body, or the headers of the next request
             self._arm()
 
     def malformed(self, message: str) -> None:

@@ -297,8 +297,8 @@ def word_list_pattern(*words: str) -> str:
 def any_of(*choices: Mapping[str, Any]) -> ConfigDict:
     """Return a model configuration whose JSON Schema requires one of several members.
 
-    Pydantic does not check this rule; each call does. It is expressed with `if` and `then`, which client generators
-    ignore; from `anyOf`, they would generate a class for each alternative.
+    Pydantic does not check this rule, but each call does. It is expressed with `if` and `then`, which client generators
+    ignore. From `anyOf`, they would generate a class for each alternative.
     """
     *others, last = map(dict, choices)
     extra: dict[str, Any] = {"if": {"not": {"anyOf": others}} if others else {}, "then": last}
@@ -308,7 +308,7 @@ def any_of(*choices: Mapping[str, Any]) -> ConfigDict:
 def one_of(*words: str | int) -> WithJsonSchema:
     """Return the JSON Schema of a field whose value is one of `words`.
 
-    Responses are not checked at run time; tests compare the words with the domain's enumerations.
+    Responses are not checked at run time. Tests compare the words with the domain's enumerations.
     """
     # Plain values, because YAML cannot represent enumeration members.
     values = [word if isinstance(word, int) else str(word) for word in words]

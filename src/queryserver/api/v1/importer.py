@@ -154,7 +154,7 @@ async def _file(
     sources: ImportSources, user: User, request: requests.MetadataParameters | requests.HeaderParameters
 ) -> ImportFile:
     # Clients may percent-encode the path of a GET call twice (Contract storage 2.2). This is repaired only for storage
-    # paths; references to uploads contain no such characters.
+    # paths, because references to uploads contain no characters that are encoded.
     remote = request.import_type is Origin.REMOTE
     file_path = repaired_path(request.file_path) if remote else request.file_path
     return await sources.find(user, request.import_type, file_path)

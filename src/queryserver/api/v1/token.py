@@ -197,7 +197,7 @@ class TokenFields:
     def text(
         self, name: str, *, trimmed: bool = False, max_characters: int | None = None, max_bytes: int | None = None
     ) -> str:
-        """Return a required string. JSON numbers are converted. If the value is invalid, record an error, return ""."""
+        """Return a required string. Converts JSON numbers. If the value is invalid, record an error and return ""."""
         value = self._fields.get(name)
         if name not in self._fields:
             return self._problem(name, "This field is required.")

@@ -247,7 +247,7 @@ BigNumbersField: TypeAlias = Annotated[
         " user's preference (iam/preferences), which is initially `number`."
     ),
 ]
-"""JSON format of numbers that may lose digits in 64-bit floating point; None means the user's preference."""
+"""JSON format of numbers that may lose digits in 64-bit floating point. None means the user's preference."""
 
 
 KEY_SCHEMA = Field(json_schema_extra={"pattern": f"^[ -~]{{1,{MAX_KEY_LENGTH}}}$"})

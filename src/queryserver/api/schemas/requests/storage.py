@@ -63,7 +63,7 @@ class StorageFields(Fields):
 
 
 FieldValues: TypeAlias = Mapping[str, Sequence[Any]]
-"""All received values by name, in order: JSON values unchanged, form and query values as strings."""
+"""The received values by name, in order. JSON values are unchanged; form and query values are strings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,7 +410,7 @@ class UploadPartRequest(UploadRequest):
 
 
 class UploadCompleteRequest(StorageFields):
-    """Fields of upload/complete; all but `qquuid` are optional."""
+    """Fields of upload/complete. All fields except `qquuid` are optional."""
 
     SYNONYMS: ClassVar[Mapping[str, Sequence[str]]] = _TO_DIRECTORY
 
@@ -480,4 +480,4 @@ class DownloadFileParameters(DispositionParameters):
 
 
 class ViewPathParameters(ViewParameters, FileViewParameters):
-    """Fields of view=. Only those that apply to the kind of entry (directory or file) have an effect."""
+    """Fields of view=. Only the fields that apply to the kind of entry (directory or file) have an effect."""

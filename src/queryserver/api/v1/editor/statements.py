@@ -156,7 +156,7 @@ class Execution:
         script = request.script
         continued = parse_operation_id(request.operation_id) if request.operation_id else None
         if dialect is not None and not dialect.strip():
-            # An empty segment is an error; only a path without this segment selects the default connector.
+            # An empty segment is an error. Only a path without this segment selects the default connector.
             raise self.connectors.unknown(user, dialect)
         named = request.snippet.dialect or dialect
         previous = request.previous

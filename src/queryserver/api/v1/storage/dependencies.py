@@ -336,8 +336,8 @@ def upload_body(
 ) -> Any:
     """Create the dependency for `Annotated[UploadBody[Model], upload_body(Model)]`.
 
-    `file_fields` are the permitted names of the file field; if empty, any name is permitted. `leading_fields` must
-    precede the file.
+    `file_fields` are the permitted names of the file field. If it is empty, any name is permitted. `leading_fields`
+    must precede the file.
     """
     return Depends(UploadBodyReader(model, file_fields, leading_fields))
 
@@ -347,7 +347,7 @@ async def _path_after_equals(path: str) -> str:
 
 
 PathText = Annotated[str, Depends(_path_after_equals)]
-"""The decoded path after `=` in the URL; may be empty. Raises InvalidPath."""
+"""The decoded path after `=` in the URL, which may be empty. Raises InvalidPath."""
 
 
 async def _is_bulk(request: Request) -> bool:
