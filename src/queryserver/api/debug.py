@@ -1,4 +1,4 @@
-"""Health checks and metrics without login (Contract platform 9)."""
+"""Health checks and metrics, which need no login (Contract platform 9)."""
 
 from fastapi import Request, Response
 
@@ -22,7 +22,10 @@ async def is_alive() -> Response:
     "/desktop/debug/is_ready", response_model=wire.ReadyResponse, responses={503: {"model": wire.NotReadyResponse}}
 )
 async def is_ready(readiness: ReadinessDep) -> Response:
-    """Return 200 if everything that the service depends on is available, otherwise 503. Contract platform 9.2."""
+    """Return 200 if this server accepts calls and all its dependencies are available, otherwise 503.
+
+    Contract platform 9.2.
+    """
     checks = await readiness.checks()
     broker = checks["broker"]
     shown = wire.HealthChecks(

@@ -202,7 +202,7 @@ ClientDep = Annotated[str, Depends(count_client)]
 
 
 _READ_BODY = "queryserver.read_body"
-"""Scope key of the body of calls that make a check between reading the body and validating its fields."""
+"""Scope key of a body that was read early, because the call makes a check before its fields are validated."""
 
 
 async def _read_body(

@@ -194,7 +194,7 @@ async def get_api_docs_asset(asset: str, request: Request, _client: ClientDep) -
 
 @router.get("/", include_in_schema=False)
 async def get(request: Request) -> Response:
-    """Return a page about this server to browsers, and 404 to programs."""
+    """Return a page about this server to browsers, and 404 to other clients."""
     if not prefers_html(request.headers.get("accept", "")):
         return failure(404, "not_found", "Not found.", {"Vary": "Accept"})
     response = await _page_response(request, "root.html")

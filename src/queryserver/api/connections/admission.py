@@ -29,7 +29,7 @@ _WRITE_BYTES = 16 * _RECORD_BYTES
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
     request_head_s: float
-    """Time limit for receiving the request headers, from connection start or from the first byte of a later request."""
+    """Time limit for receiving request headers, from the connection's start or the first byte of a later request."""
     response_stall_s: float
     """A client must read at least 1 KiB/s of a response on average over this time."""
     in_all: int

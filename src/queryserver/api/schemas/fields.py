@@ -32,7 +32,7 @@ from queryserver.sql.parameters import MAX_ROWS
 INT64_MAX = 2**63 - 1
 INVALID_JSON = "invalid_json"
 JSON_DEPTH = "max_json_depth"
-"""Key in the validation context: the maximum nesting depth of JSON text in a field."""
+"""Key in the validation context for the maximum nesting depth of JSON text in a field."""
 MAX_ENTRIES = 1000
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
@@ -123,7 +123,7 @@ def without_nulls(values: Mapping[str, Any]) -> Mapping[str, Any]:
 T = TypeVar("T")
 
 EMPTY_ALLOWED: dict[str, Any] = {"allowEmptyValue": True}
-"""Schema of a query parameter that may be an empty string, which means absent, although its type excludes it."""
+"""Schema of a query parameter that may be empty although its type excludes this. An empty value means absent."""
 
 Text: TypeAlias = Annotated[str, BeforeValidator(_text)]
 """A string exactly as decoded. Other JSON types are rejected.
@@ -162,7 +162,7 @@ Flag: TypeAlias = Annotated[
 """A JSON boolean, or one of the accepted words."""
 
 Json: TypeAlias = Annotated[T, BeforeValidator(lambda value, info: _object(parse_json_text(value, info)))]
-"""An object: JSON text or, in a JSON body, also a native JSON object."""
+"""An object, sent as JSON text or, in a JSON body, as a native JSON object."""
 
 Nested: TypeAlias = Annotated[T, BeforeValidator(_object)]
 """An object inside another object."""
@@ -281,7 +281,7 @@ def requires_text(*names: str) -> dict[str, Any]:
 
 
 FORM_PATTERN = "x-form-pattern"
-"""Schema key: the pattern of a field's form value, for fields that accept other text besides JSON."""
+"""Schema key for the pattern of a field's form value. Used for fields that accept other formats besides JSON."""
 
 
 def word_list_pattern(*words: str) -> str:

@@ -206,7 +206,7 @@ async def run_schedule(
     request: Annotated[requests.ScheduleIdRequest, fields(requests.ScheduleIdRequest)],
     schedules: SchedulesDep,
 ) -> Response:
-    """Fire a schedule once immediately, regardless of its times."""
+    """Fire a schedule once, immediately, regardless of its scheduled times."""
     schedule_id = request.schedule.id
     await _require_scope(user, schedules, {}, schedule_id)
     fire_id = await schedules.run(Author(user.username), schedule_id)

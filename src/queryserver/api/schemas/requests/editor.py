@@ -254,7 +254,10 @@ KEY_SCHEMA = Field(json_schema_extra={"pattern": f"^[ -~]{{1,{MAX_KEY_LENGTH}}}$
 
 
 class IdempotencyHeader(Fields):
-    """The header with the same effect as the field `client_request_id` of execute (Contract editor 4.4)."""
+    """The header `Idempotency-Key`, which has the same effect as the field `client_request_id` of execute.
+
+    Contract editor 4.4.
+    """
 
     key: Annotated[Text, AfterValidator(_idempotency_key)] | None = Field(default=None, alias="Idempotency-Key")
 
@@ -475,7 +478,7 @@ def _as_int64(value: Any) -> Any:
 
 
 class HistoryParameters(Fields):
-    """Query of get_history (Contract editor 11). If `doc_type` is absent, statements of all dialects are listed."""
+    """Query parameters of get_history (Contract editor 11). If `doc_type` is absent, all dialects are listed."""
 
     doc_type: OptionalText = None
     doc_text: OptionalText = None

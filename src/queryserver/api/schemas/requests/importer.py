@@ -84,7 +84,7 @@ class MetadataParameters(ImportFields):
 
 
 class HeaderParameters(ImportFields):
-    """Query of guess_header. Separators may be written with backslash escapes."""
+    """Query parameters of guess_header. Separators may be written with backslash escapes."""
 
     file_path: RequiredText = Field(description="Reference of an upload, or path in a store.")
     file_type: FileTypeField

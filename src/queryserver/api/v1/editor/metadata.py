@@ -222,7 +222,7 @@ async def autocomplete_nested(
     request: _AutocompleteRequest,
     browser: CatalogBrowserDep,
 ) -> Response:
-    """Return a column and its nested types. Spec §4, Contract editor 10.1."""
+    """Return a nested field of a column, with its nested types. Spec §4, Contract editor 10.1."""
     source = _source_of_schema(user, request)
     found = await browser.column(source, column.database, column.table, column.column)
     return json_response(_column_metadata(found, nested_type(found, column.nested), column.nested))

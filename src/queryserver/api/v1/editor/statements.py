@@ -72,7 +72,7 @@ query_router = editor_group()
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """Executes the statement of one call."""
+    """Executes the statement of one execute call."""
 
     http: Request
     settings: Settings

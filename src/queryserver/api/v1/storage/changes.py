@@ -178,7 +178,7 @@ _DELETION = CONTINUES | _CHANGE
 async def make_directory(
     caller: FilesWriter, request: _NewEntry, stores: StoresDep, creations: CreationsDep
 ) -> Response:
-    """Create a directory, given by its path, or by a parent directory and a name. Spec §4, Contract storage 6."""
+    """Create a directory at a path, or under a name in a parent directory. Spec §4, Contract storage 6."""
     return _created(await creations.mkdir(caller, _new_path(stores, request, is_directory=True)))
 
 
@@ -192,7 +192,7 @@ async def create_directory(
 
 @router.post("/touch", status_code=201, response_model=wire.PathResponse, responses=_CREATION)
 async def touch(caller: FilesWriter, request: _NewEntry, stores: StoresDep, creations: CreationsDep) -> Response:
-    """Create an empty file, given by its path, or by a directory and a name. Spec §4, Contract storage 6."""
+    """Create an empty file at a path, or under a name in a directory. Spec §4, Contract storage 6."""
     return _created(await creations.touch(caller, _new_path(stores, request, is_directory=False)))
 
 

@@ -221,7 +221,7 @@ async def list_directory(
 
 @dataclass(frozen=True, slots=True)
 class _FileViews:
-    """Builds the responses for windows of a file. Reading stops if the client disconnects."""
+    """Builds the responses for windows, which are byte ranges of a file. Reading stops if the client disconnects."""
 
     http: Request
     excerpts: Excerpts
@@ -313,7 +313,7 @@ async def view_path(
     directories: DirectoriesDep,
     files: FileViewsDep,
 ) -> Response:
-    """Return one page of a directory, or a window of a file. Spec §4, Contract storage 5.2, 5.3."""
+    """Return one page of a directory, or a byte range of a file. Spec §4, Contract storage 5.2, 5.3."""
     location = stores.location(caller, stores.path_or_root(path))
     status = await location.storage.stat(location.path.path)
     if status.is_directory:
@@ -328,7 +328,7 @@ async def display_file(
     stores: StoresDep,
     files: FileViewsDep,
 ) -> Response:
-    """Return a window of a file as text. Contract storage 5.3."""
+    """Return a byte range of a file as text. Contract storage 5.3."""
     offset, length = request.window
     encoding = python_codec(request.encoding)
     location = stores.location(caller, stores.path_or_root(repaired_path(request.path or "")))
