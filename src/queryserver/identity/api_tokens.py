@@ -44,7 +44,7 @@ _REFUSAL_CACHED_S = 10.0
 
 
 def is_api_token(text: str) -> bool:
-    """Return whether to treat a bearer token as an API token, valid or not."""
+    """Return whether a bearer token has the prefix of API tokens. The token may still be invalid."""
     return text.startswith(PREFIX)
 
 
@@ -180,7 +180,7 @@ class ApiTokens:
     async def revoke(
         self, token_id: UUID, *, of: str | None, by: str, facts: Mapping[str, str] | None = None
     ) -> ApiToken:
-        """Revoke a token; if `of` is given, only if that user owns it. Idempotent.
+        """Revoke a token. If `of` is given, the token must belong to that user. Idempotent.
 
         Raises api_token_not_found, InvalidUsername.
         """

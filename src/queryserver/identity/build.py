@@ -253,7 +253,7 @@ async def ensure_administrator(accounts: Accounts, given_password: str | None, s
         show(f"Administrator: {name}\nPassword:      {password}\nThe password will not be shown again.")
 
 
-# For commands. All functions below raise ConfigurationError, SchemaMismatch, DatabaseUnavailable.
+# The functions below are for commands. All of them raise ConfigurationError, SchemaMismatch, DatabaseUnavailable.
 
 
 @asynccontextmanager
@@ -267,7 +267,7 @@ async def open_administration(settings: Settings) -> AsyncGenerator[Accounts]:
 
 @asynccontextmanager
 async def open_records(settings: Settings, kind: Callable[[Database, AuthSettings], T]) -> AsyncGenerator[T]:
-    """Open only the administration of groups, identities or API tokens."""
+    """Open only one service, such as the administration of groups, identities or API tokens. `kind` constructs it."""
     async with open_service_database(settings) as database:
         yield kind(database, settings.desktop.auth)
 

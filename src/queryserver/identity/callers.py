@@ -40,8 +40,8 @@ _MAX_CACHED_TOKENS = 4096
 
 _HEX32 = re.compile(r"[0-9a-f]{32}")
 
-# The library checks only signature and form. Required claims and expiry are checked here: `require_exp` would make the
-# library check the expiry by its own clock, and expired tokens could not be read in order to revoke them.
+# The library checks only the signature and the format. Required claims and expiry are checked here: `require_exp` would
+# make the library check the expiry by its own clock, and expired tokens could not be read in order to revoke them.
 _OPTIONS = {"verify_exp": False, "verify_iat": False, "verify_nbf": False, "verify_aud": False}
 
 
@@ -68,7 +68,8 @@ class TokenOwner:
 class CallerKey:
     """A caller without an own token: an identity from another issuer, and the id by which its token can be revoked.
 
-    `username_key` is used to find the user by name if the identity is not linked; None if the name is not a valid one.
+    `username_key` is used to find the user by name if the identity is not linked; None if the name is not a valid user
+    name.
     """
 
     identity: ExternalIdentity
@@ -260,7 +261,7 @@ class CallerRepository:
         )
 
     async def exchange(self, jti: str, *, expires_at: datetime) -> timedelta | None:
-        """Record the exchange of a refresh token. Returns None on the first exchange, later the time since then."""
+        """Record the exchange of a refresh token. Returns the time since the first exchange; None on the first one."""
         row = await self._database.row(_EXCHANGE, jti, expires_at)
         if row is None or row["is_first"]:
             return None
@@ -347,7 +348,7 @@ def bearer_of(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
 
 
 def require_valid(owner: Owner | None, epoch: int | None = None) -> Owner:
-    """Return the owner if the token is valid. `epoch` is the token's epoch, or None for tokens that have none.
+    """Return the owner if the token is valid. `epoch` is the token's epoch; None if the token has no epoch.
 
     Raises UserNotFound, UserInactive, InvalidToken.
     """
@@ -513,7 +514,7 @@ class Callers:
         self._challenges = challenges
 
     async def authenticate(self, request: AuthRequest) -> User:
-        """Identify the caller.
+        """Return the caller that the first matching entry identifies.
 
         Raises NotAuthenticated and its subclasses, KeyServerUnavailable, DatabaseUnavailable.
         """

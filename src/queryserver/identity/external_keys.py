@@ -163,7 +163,7 @@ class KeyServers:
             await exchanges.__aexit__(None, None, None)
 
     async def _fetch_from(self, url: str) -> Keys:
-        """Fetch keys.
+        """Fetch the keys from one server.
 
         Raises EngineUnavailable, ValueError (a status other than 200, or no JWKS document), OSError (unusable CA file).
         """

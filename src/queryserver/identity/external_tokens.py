@@ -131,8 +131,8 @@ class ExternalBearers:
     async def revoke(self, token: str, *, everything: bool) -> str | None:
         """Revoke the token; if `everything` is set, also all own tokens of its user.
 
-        Returns the user name, or the token's subject if there is no user; None, without effect, for an invalid token.
-        Raises KeyServerUnavailable, DatabaseUnavailable.
+        Returns the user name, or the token's subject if there is no user. For an invalid token, does nothing and
+        returns None. Raises KeyServerUnavailable, DatabaseUnavailable.
         """
         try:
             claims = await self._read(token)

@@ -25,8 +25,8 @@ from queryserver.platform.settings.sections import Secret
 from queryserver.platform.settings.tree import fallbacks_problem, secret_key_problem
 
 _BATCH = 500
-# Table, key column, its type, sealed column, and the condition for rows that are still needed: closed sessions are
-# never reopened.
+# Each entry: the table, the key column and its type, the sealed column, and the condition for rows that are still
+# needed. Closed sessions are never reopened, so their credentials are not needed.
 _SEALED_COLUMNS = (
     ("sessions", "id", "bigint", "sealed_credentials", "closed_at is null"),
     ("statements", "id", "uuid", "sealed_token", "true"),
@@ -51,7 +51,7 @@ class Sealer(Protocol):
 
 
 async def reseal(database: Database, sealer: Sealer) -> tuple[int, int]:
-    """Re-encrypt the secrets in `_SEALED_COLUMNS` with the current key. Servers may be running meanwhile.
+    """Re-encrypt the secrets in `_SEALED_COLUMNS` with the current key. Servers may keep running.
 
     Returns how many secrets were re-encrypted, and how many could not be decrypted, for example because their key is
     unknown. A value that changes after its batch was read is skipped, as it already uses the current key.
@@ -200,7 +200,11 @@ def _key_errors(file: Path) -> Generator[None]:
 
 
 def _make_secret(file: Path) -> None:
-    """Write a draft file, then link it to `file`, so that processes that start together read the same key."""
+    """Create the key file with a random secret.
+
+    A draft file is written first and then linked to `file`, so that processes that start at the same time read the same
+    key.
+    """
     draft = file.with_name(f".{file.name}.{os.getpid()}.{secrets.token_hex(4)}")
     try:
         write_private(draft, secrets.token_urlsafe(_KEY_BYTES))

@@ -58,7 +58,7 @@ class DirectorySession(Protocol):
         ...
 
     def abort(self) -> None:
-        """Shut down the connection while another thread waits for it."""
+        """Shut down the connection, which unblocks a thread that is waiting for it."""
         ...
 
 
@@ -77,7 +77,10 @@ def name_value(text: str) -> str:
 
 
 def _escaped(text: str, special: str) -> str:
-    """Escape in hexadecimal, which both grammars allow. Includes whitespace, which libraries and servers strip."""
+    """Escape special characters and whitespace in hexadecimal, which both grammars allow.
+
+    Whitespace is included because libraries and servers strip it.
+    """
     pieces = list[str]()
     for character in text:
         is_special = character in special or character.isspace()

@@ -138,7 +138,10 @@ class Ldap3Session:
 
     @contextmanager
     def _in_time(self) -> Generator[None]:
-        """Run one exchange within the deadline. The first one opens the connection. Raises LoginBackendUnavailable."""
+        """Run one exchange within the deadline. The first exchange opens the connection.
+
+        Raises LoginBackendUnavailable.
+        """
         try:
             if self._connection.closed:
                 self._connection.open(read_server_info=False)

@@ -198,7 +198,7 @@ class StreamSlot:
                 yield piece
 
     async def _user_now(self) -> User:
-        """Return the caller with current rights; unchanged if the database is unavailable."""
+        """Return the caller with current rights, or unchanged if the database is unavailable."""
         user = self._user
         try:
             if user.api_token is not None:
@@ -215,7 +215,9 @@ class StreamSlot:
 
 @dataclass(eq=False, repr=False)
 class Streams:
-    """Slots for long calls (Contract editor 13: `max_streams_per_user`). Each slot rechecks its user every `every`."""
+    """Slots for long calls (Contract editor 13: `max_streams_per_user`). Each slot rechecks its user at the interval
+    `every`.
+    """
 
     max_per_user: int
     records: CallerRepository

@@ -83,7 +83,7 @@ class Logins:
                     self.metrics.logins.labels("unavailable", "none").inc()
                 case _:
                     pass
-            # The name as typed; the user may not exist.
+            # The name is recorded as typed, because the user may not exist.
             AUDIT.record(username, "login", outcome=error.code, client=request.client)
             raise
         pair = self.tokens.issue(login)

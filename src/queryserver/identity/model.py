@@ -57,7 +57,9 @@ def preferences_of(stored: Mapping[str, Any]) -> Preferences:
 
 
 class Scope(StrEnum):
-    """What an API token may be used for. operations.yaml names each call's scope; no scope implies another."""
+    """A kind of calls that an API token permits. operations.yaml names the scope of each call; no scope implies
+    another.
+    """
 
     QUERY = "query"
     FILES_READ = "files:read"
@@ -225,7 +227,7 @@ class UsernameRule:
         return Username(name, name.casefold() if self.ignore_case else name)
 
     def read_exact(self, text: str) -> Username:
-        """Like `read`, but require `text` to be in normal form already. Raises InvalidUsername.
+        """Normalize a name like `read`, but require that it is already in normal form. Raises InvalidUsername.
 
         A name that differs from its normal form, for example in width, case or whitespace, may belong to a different
         person at another issuer, so it must not map to the user with the normalized name.
@@ -239,7 +241,7 @@ class UsernameRule:
 LDAP = "ldap"
 """The issuer name of identities from the LDAP directory."""
 ANY = "*"
-"""As configured issuer or audience, accepts any value."""
+"""The configured issuer or audience that accepts any value."""
 
 IDENTITIES_MAX_LENGTH = 255
 """The maximum length of an issuer or subject, in characters."""

@@ -20,7 +20,8 @@ from queryserver.platform.networks import network_of
 from queryserver.platform.settings.desktop import AuthSettings
 
 _ESTIMATED_CHARACTERS = 72
-"""Only this many characters are rated: the time grows quadratically, and a strong prefix makes a strong password."""
+"""Only this many characters are rated, because the time grows quadratically and a strong prefix makes a strong
+password."""
 _THREADS = 2
 _MAX_CALLS = 500
 
@@ -91,7 +92,7 @@ class Passwords:
         self._threads = LimitedThreads("passwords", threads=_THREADS, max_waiting=_MAX_CALLS - _THREADS)
         self.close = self._threads.close
         self._hasher = hasher or self.hasher
-        # Verified for unknown users, so that they take as long as known users.
+        # Verified for unknown users, so that their logins take as long as those of known users.
         self._dummy_hash = self._hasher.hash("nobody's password")
 
     async def hash(self, password: str) -> str:
@@ -211,7 +212,10 @@ class LoginThrottle:
 
 
 def _user_key(username_key: str) -> str:
-    """Drop case and accents, whatever the case rule; otherwise each spelling would allow additional guesses."""
+    """Return the counter key of a name, without case and accents, whatever the case rule.
+
+    Otherwise, each spelling of a name would allow additional guesses.
+    """
     name = username_key
     for _ in range(2):  # case folding can produce combining marks, and decomposition can produce capitals
         name = unicodedata.normalize("NFKD", name).casefold()

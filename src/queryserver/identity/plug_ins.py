@@ -49,7 +49,7 @@ async def open_plug_in(
     Raises ConfigurationError with `key` if the class cannot be loaded or instantiated, or has no `method`.
     """
     try:
-        # In a thread, because an import reads files and may take long.
+        # In a thread, because an import reads files and may take a long time.
         kind = await asyncio.to_thread(_load, name)
         parameters = inspect.signature(kind).parameters.values()
         instance = kind(settings) if any(one.kind in _POSITIONAL for one in parameters) else kind()

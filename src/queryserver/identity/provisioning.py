@@ -120,7 +120,7 @@ class Provisioning:
         return f"its name is not in the normal form {name.shown}, and it is not linked to a user"
 
     async def _create(self, identity: ExternalIdentity, person: AuthenticatedUser) -> None:
-        """Create the user, unless a concurrent call has. Raises IdentityRefused if the name is invalid."""
+        """Create the user, unless a concurrent call has just done so. Raises IdentityRefused if the name is invalid."""
         if reason := self._wrong_name(person.username):
             raise errors.IdentityRefused(reason)
         account = NewAccount(

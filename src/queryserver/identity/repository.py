@@ -72,7 +72,7 @@ ANY_ADMINISTRATOR = f"select exists (select from users u where u.is_active and {
 
 @asynccontextmanager
 async def administrator_remains(connection: Connection) -> AsyncGenerator[None]:
-    """Run a change in the transaction of `connection`. Raises last_administrator if the change leaves none."""
+    """Run a change in the transaction of `connection`. Raises last_administrator if no administrator remains."""
     await connection.execute(LOCK_ADMINISTRATORS)
     was_any = await connection.fetchval(ANY_ADMINISTRATOR)
     yield

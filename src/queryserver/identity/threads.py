@@ -39,10 +39,11 @@ class LimitedThreads:
         self._running: set[asyncio.Task[_Outcome]] = set()
 
     async def call(self, function: Callable[..., object], *arguments: object) -> object:
-        """Call a sync or async function and return its result. Raises its Exceptions, TimeoutError, TooManyWaiting.
+        """Call a sync or async function and return its result.
 
         The function runs in its own task, because it may ignore cancellation or raise an exception, such as SystemExit,
-        that would otherwise stop the server.
+        that would otherwise stop the server. Raises the function's exceptions (RuntimeError in place of exceptions like
+        SystemExit), TimeoutError, TooManyWaiting.
         """
         running = asyncio.create_task(self._outcome(function, arguments), name=self._name)
         self._running.add(running)

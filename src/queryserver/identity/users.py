@@ -18,7 +18,7 @@ from queryserver.platform.settings.desktop import AuthSettings
 
 @dataclass(frozen=True, slots=True)
 class UserSummary:
-    """A user as listed. `groups` are sorted names; `is_admin` is true by own flag or by group."""
+    """A user in a list. `groups` are sorted names; `is_admin` is true by own flag or by group."""
 
     id: int
     username: str
@@ -509,7 +509,9 @@ class Identities:
         return await self._database.execute(_UNLINK, key, issuer, subject)
 
     async def all(self, name: str | None = None) -> Sequence[LinkedIdentity]:
-        """Return the links of one user or of all users, by user name, issuer and subject. Raises InvalidUsername."""
+        """Return the links of one user or of all users, sorted by user name, issuer and subject. Raises
+        InvalidUsername.
+        """
         key = None if name is None else self._usernames.read(name).key
         return [LinkedIdentity(*row) for row in await self._database.fetch(_LINKED, key)]
 

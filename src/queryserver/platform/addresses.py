@@ -74,7 +74,7 @@ _UNIVERSAL_AND_GROUP_BITS = 0x0300_0000
 
 
 def embedded_ipv4_addresses(address: IPv6Address) -> Iterator[IPv4Address]:
-    """Yield each IPv4 address that `address` may embed; none for `::` and `::1`."""
+    """Yield the IPv4 addresses that `address` may embed. `::` and `::1` embed none."""
     bits = int(address)
     if bits <= 1:
         return
@@ -137,7 +137,7 @@ class HttpServer:
 
 @dataclass(frozen=True, slots=True)
 class AddressRules:
-    """Which hosts engine connections may reach. By default, any host is permitted.
+    """The hosts that engine connections may reach. By default, every host is permitted.
 
     `own` contains the endpoints of the service's listener and broker; `service_database` those of its database server.
     Connections to these endpoints are refused under any address of the machine. Addresses in `blocked` are always
@@ -166,7 +166,7 @@ class AddressRules:
         return None if self._permits(str(address)) else "connections to this address are not allowed"
 
     def allowing_database_server(self) -> Self:
-        """Return the same rules, but with connections to the service database's server permitted."""
+        """Return the same rules, except that connections to the service database's server are permitted."""
         return replace(self, service_database=frozenset())
 
     async def resolve(self, host: str, port: int) -> Sequence[str]:
@@ -192,9 +192,9 @@ class AddressRules:
         return self._resolve_checked(host, port)[0]
 
     def require_all(self, host: str, port: int) -> None:
-        """Require that every address of `host` is permitted, for drivers that resolve names themselves. Blocks.
+        """Raise HostRefused unless every address of `host` is permitted, for drivers that resolve names themselves.
 
-        Raises UnknownHost, HostRefused.
+        Blocks. Raises UnknownHost if the name cannot be resolved.
         """
         permitted, found = self._resolve_checked(host, port)
         if len(permitted) != len(found):
@@ -241,7 +241,10 @@ class AddressRules:
 
 
 def _resolve_endpoints(endpoints: Iterable[Endpoint], port: int, *, resolve: bool = True) -> set[Address]:
-    """Return the addresses of the endpoints with this port. If `resolve` is false, only `localhost` is resolved."""
+    """Return the addresses of the endpoints that have this port.
+
+    If `resolve` is false, host names other than `localhost` are skipped.
+    """
     found = set[Address]()
     for host, its_port in endpoints:
         if its_port != port:
@@ -259,9 +262,9 @@ def _resolve_endpoints(endpoints: Iterable[Endpoint], port: int, *, resolve: boo
 
 
 def _reaches_own_service(own: Collection[Address], addresses: Iterable[str]) -> bool:
-    """Return whether one of `addresses` reaches a service at `own`.
+    """Return whether a connection to one of `addresses` reaches a service that listens at `own`.
 
-    If `own` contains an address of this machine, every other address of this machine reaches the service as well.
+    If `own` contains an address of this machine, the service is also reachable at every other address of this machine.
     """
     if not own:
         return False

@@ -48,7 +48,7 @@ _ARRAYS = tuple(
         (2951, "uuid", 2950),
     )
 )
-"""Array types that have the same OIDs in every PostgreSQL release. asyncpg has text arrays built in."""
+"""Array types whose OIDs are the same in every PostgreSQL release. Text arrays are built into asyncpg."""
 
 
 def register_arrays(connection: asyncpg.Connection | PoolConnectionProxy) -> None:
@@ -86,7 +86,10 @@ class TappedConnection(asyncpg.Connection):
             self.transport.set_protocol(self.receiver)
 
     def decode_as(self, codec: str, oid: int, *, text: bool = False) -> None:
-        """Decode type `oid` like asyncpg's built-in type `codec`, from its text or its binary representation."""
+        """Decode values of type `oid` like those of asyncpg's built-in type `codec`.
+
+        If `text` is set, the server's text representation is decoded, otherwise the binary one.
+        """
         settings: Any = self.get_settings()
         settings.set_builtin_type_codec(
             oid, f"{codec} of {oid}", "pg_catalog", "scalar", codec, "text" if text else "binary"

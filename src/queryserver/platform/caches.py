@@ -117,8 +117,8 @@ class SingleFlight:
     async def join(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, T]], *, budget: timedelta) -> T:
         """Return the result of `work`, or of the task that is already running for this key.
 
-        `budget` is counted from the start of the task. Raises EngineTimeout when it expires, EngineUnavailable if this
-        object is closed, and the errors of `work`.
+        `budget` starts with the task, not with this call. Raises EngineTimeout when it expires, EngineUnavailable if
+        this object is closed, and the errors of `work`.
         """
         call = self._joinable.get(key) or self._start(key, work, budget)
         call.waiting += 1

@@ -16,7 +16,7 @@ class Task(StrEnum):
 
 
 class ComputationExecutor(Protocol):
-    """Runs computations with time and memory limits. Each user runs one at a time, and users take turns."""
+    """Runs computations with limits on time and memory. Users take turns; each has at most one running computation."""
 
     async def run(self, user_id: int, task: Task, options: Mapping[str, Any], content: bytes) -> Any:
         """Run `task` on `content` and return the result, parsed from JSON. `options` must be serializable as JSON.

@@ -38,7 +38,8 @@ _ENVIRONMENT = {
 class ComputationPool:
     """A `ComputationExecutor` with up to `processes` worker processes, started on demand.
 
-    Each computation may use `time_s` of CPU time and `memory_bytes`. A worker is stopped after `idle_s` without work.
+    Each computation may use `time_s` seconds of CPU time and `memory_bytes` of memory. A worker that has been idle for
+    `idle_s` seconds is stopped.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class ComputationPool:
         if self._is_closed:
             return ServiceUnavailable("The server is stopping.")
         if code >= 0:
-            # Not killed by a signal, so it did not exceed a limit: it failed to start or has a bug.
+            # The process was not killed by a signal, so it did not exceed a limit: it failed to start, or it has a bug.
             log.error("computation worker exited unexpectedly", task=task.value, code=code)
             return ServiceUnavailable("The process for this call exited unexpectedly. Retry the call.")
         log.warning("computation worker killed", task=task.value, code=code)

@@ -52,10 +52,10 @@ def install_guard() -> None:
 
 @contextmanager
 def guarded(rules: AddressRules) -> Generator[None]:
-    """Restrict connections of the blocking code inside, while it runs in this thread, to addresses that `rules` permit.
+    """Restrict the connections that this thread opens inside the context to addresses that `rules` permit.
 
-    To that code, a forbidden connection looks like one that the host refused. Raises HostRefused if the code fails
-    because of this, but not if it fails later for another reason. Requires `install_guard`.
+    To the code inside, a forbidden connection looks like one that the host refused. Raises HostRefused if the code
+    fails because of a refused connection, but not if it fails later for another reason. Requires `install_guard`.
     """
     outer, call = _this_thread.call, _Call(rules)
     _this_thread.call = call
@@ -89,10 +89,11 @@ def _audit(event: str, args: tuple[Any, ...]) -> None:
 
 
 def _is_caused_by_refusal(error: BaseException, call: _Call) -> bool:
-    """Return whether a call failed because of a refused connection. Drivers tolerate some, such as an update check's.
+    """Return whether a refused connection caused this error.
 
-    A refusal in the chain of causes always counts. A refusal that appears only as context, or only in the message
-    (asyncio merges several errors into one), counts unless a later connection was permitted.
+    Drivers tolerate some refused connections, for example of update checks. A refusal in the chain of causes always
+    counts. A refusal that appears only as context, or only in the message (asyncio merges several errors into one),
+    counts unless a later connection was permitted.
     """
     return any(
         isinstance(one, _GuardRefusal)

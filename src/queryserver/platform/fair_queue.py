@@ -90,7 +90,7 @@ class FairSemaphore:
             raise
 
     def release(self, user_id: int) -> None:
-        """Release a slot. It is granted to the next user in turn."""
+        """Release a slot and grant it to the next user in turn."""
         self._held[user_id] -= 1
         if not self._held[user_id]:
             del self._held[user_id]
@@ -221,9 +221,9 @@ class Reservation:
             self._budget.release(self.user_id, freed)
 
     def grow(self, size_bytes: int) -> bool:
-        """Enlarge the reservation to this size if that is possible without waiting. Returns whether it was.
+        """Enlarge the reservation to this size if that is possible without waiting. Returns whether it was possible.
 
-        Never waits, because holders that wait for each other could deadlock.
+        Never waits, because two reservations that wait for each other would deadlock.
         """
         return size_bytes <= self.size_bytes or self._budget.extend(self, size_bytes - self.size_bytes)
 
@@ -269,7 +269,9 @@ class ByteBudget:
         return sum(not one.turn.done() for one in self._line)
 
     async def reserve(self, user_id: int, size_bytes: int) -> Reservation:
-        """Wait until the bytes are available and reserve them. Raises TooManyRequests if that takes `wait_s`."""
+        """Wait until the bytes are available and reserve them. Raises TooManyRequests if that takes longer than
+        `wait_s`.
+        """
         waiting = _Waiting(user_id, min(size_bytes, self._share), asyncio.get_running_loop().create_future())
         self._line.append(waiting)
         self._assign()

@@ -35,7 +35,7 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """A response, whatever its status code."""
+    """A complete response with any status code."""
 
     status: int
     content_type: str
@@ -43,7 +43,7 @@ class HttpResponse:
 
 
 class NotConnected(EngineUnavailable):
-    """This address did not accept the connection; other addresses of the host may."""
+    """This address did not accept the connection. Another address of the host may accept it."""
 
 
 class HttpClient:
@@ -154,6 +154,6 @@ async def _read_response(
 
 
 def _reason(server: HttpServer, error: Exception) -> str:
-    """Describe a failure by its kind and the host name only, which are safe to show."""
+    """Describe a failure by its kind and the host name only, because these are safe to show to users."""
     kind = "TLS failed" if isinstance(error.__cause__ or error.__context__, ssl.SSLError) else type(error).__name__
     return f"No response from {server.host}: {kind}."

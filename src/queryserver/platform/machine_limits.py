@@ -74,7 +74,7 @@ class DiskFloor:
     def require(self, directory: Path, size_bytes: int = 0, *, fresh: bool = False) -> None:
         """Raise InsufficientStorage unless `size_bytes` more may be written below `directory`. Blocks, like `room`.
 
-        If the file system cannot be measured, nothing is refused: the write itself will report the problem.
+        If the file system cannot be measured, nothing is refused, because the write itself will report the problem.
         """
         if self.is_off:
             return

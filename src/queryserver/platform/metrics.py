@@ -249,7 +249,7 @@ class MetricsPage:
         return await asyncio.get_running_loop().run_in_executor(self._threads, generate_latest, self._shown)
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        """Yield the version, and the figures from the database for all servers."""
+        """Yield the server's version and the database figures of all servers."""
         version = GaugeMetricFamily("queryserver_build_info", "The version of this server.", labels=["version"])
         version.add_metric([__version__], 1)
         yield version

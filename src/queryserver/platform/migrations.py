@@ -27,12 +27,12 @@ _LIMIT_S = 3600
 
 _OLDEST_PROGRAM = re.compile(r'^oldest_program = "([0-9]+)"$', re.MULTILINE)
 OLDEST_PROGRAM_FACT = "oldest_program_of_schema_"
-"""Prefix of a fact's name, to which the schema version is appended. Older programs lack the migration scripts of that
-version, so `migrate` records the fact for them."""
+"""Prefix of a fact's name, to which the schema version is appended. The fact states the oldest compatible program. It
+is recorded for older programs, which lack the migration scripts of that version."""
 
 
 def newest_revision(scripts: Path = SCRIPTS) -> str:
-    """Return the schema version that this program uses, the newest one."""
+    """Return the schema version that this program uses: that of its newest migration script."""
     return max(_revision_of(script) for script in _versions(scripts))
 
 

@@ -91,7 +91,9 @@ class Tasks:
 
 
 async def every(seconds: float, action: Callable[[], Awaitable[object]]) -> None:
-    """Repeat `action` forever, even after failures. The interval varies, so that servers do not run it in step."""
+    """Repeat `action` forever, even after failures. The interval varies, so that servers do not run it at the same
+    time.
+    """
     while True:
         await asyncio.sleep(seconds * random.uniform(0.8, 1.0))  # noqa: S311 no secret
         await _round(action)
@@ -164,7 +166,7 @@ class Turn:
         return await asyncio.shield(running)
 
     def when_ended(self, call: Callable[[], None]) -> None:
-        """Request the work to stop, and call `call` once no thread works for this slot, perhaps immediately."""
+        """Request the work to stop, and run `call` as soon as no thread works for this slot, perhaps immediately."""
         self.stop.set()
         if self._running is None or self._running.done():
             call()

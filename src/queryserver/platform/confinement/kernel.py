@@ -182,7 +182,7 @@ ARGUMENT_FILTERED: Mapping[str, tuple[int, int]] = {
     "ioctl": (16, 29),
     "socketpair": (53, 199),
 }
-"""System calls that are refused for some arguments."""
+"""System calls that are refused for some arguments, with their numbers on x86_64 and aarch64."""
 
 NETWORK = frozenset({"socket", "connect", "bind", "listen", "accept", "accept4", "socketpair"})
 """System calls that stay allowed for a process with network access."""
@@ -224,12 +224,13 @@ def control_process(option: int, *arguments: int) -> None:
 
 
 def drop_capabilities() -> None:
-    """Drop all capabilities except CAP_DAC_OVERRIDE, which permits access to all users' files. Raises OSError.
+    """Drop all capabilities except CAP_DAC_OVERRIDE, which permits access to all users' files.
 
-    It is kept because the service may run as root while its files belong to another user (a mounted volume).
+    That capability is kept because the service may run as root while its files belong to another user (a mounted
+    volume). Raises OSError.
     """
     head = ctypes.create_string_buffer(Struct("=Ii").pack(_CAPABILITIES_3, 0))
-    # effective, permitted and inheritable set: of the lower 32 capabilities, then of the upper 32
+    # The effective, permitted and inheritable sets: first of the lower 32 capabilities, then of the upper 32.
     sets = Struct("=6I")
     found = ctypes.create_string_buffer(sets.size)
     _checked(_LIBC.capget(head, found))
@@ -276,7 +277,8 @@ class Access(IntFlag):
 
 
 _READ = Access.READ_FILE | Access.READ_DIR
-# Excludes creating symbolic links, devices, pipes and sockets, because the unconfined server would follow or open them.
+# Creating symbolic links, devices, pipes and sockets is excluded, because the unconfined server would follow or open
+# them.
 _WRITE = (
     _READ
     | Access.WRITE_FILE
@@ -310,10 +312,10 @@ def landlock_abi() -> int:
 def restrict(abi: int, writable: Iterable[Path], readable: Iterable[Path], *, may_use_network: bool) -> bool:
     """Restrict the calling thread to these files and to everything below these directories.
 
-    As far as ABI version `abi` supports it, also deny TCP connections and listeners (unless `may_use_network`), and
-    signals and abstract sockets to processes outside. Files that are already open stay usable. Paths that do not exist
-    or that this user cannot open are skipped. Requires no_new_privs. Returns whether the restriction applies to all
-    existing threads. Raises OSError.
+    As far as ABI version `abi` supports it, also deny TCP connections and listeners (unless `may_use_network` is set),
+    and signals and abstract sockets to processes outside the thread's Landlock domain. Files that are already open stay
+    usable. Paths that do not exist or that this user cannot open are skipped. Requires no_new_privs. Returns whether
+    the restriction applies to all existing threads. Raises OSError.
     """
     handled = Access(_FIRST_ABI_RIGHTS)
     for since, access in _RIGHTS_BY_ABI.items():
@@ -321,7 +323,7 @@ def restrict(abi: int, writable: Iterable[Path], readable: Iterable[Path], *, ma
     network = _TCP_BIND_AND_CONNECT if abi >= _NETWORK_ABI and not may_use_network else 0
     scoped = _ABSTRACT_SOCKETS_AND_SIGNALS if abi >= _SCOPE_ABI else 0
     attributes = create_string_buffer(_RULESET.pack(handled, network, scoped), _RULESET.size)
-    # Older kernels accept fields that they do not know if these are zero.
+    # Older kernels accept fields that they do not know, provided that these fields are zero.
     ruleset = system_call(_CREATE_RULESET, addressof(attributes), _RULESET.size, 0)
     try:
         for path in readable:
@@ -367,7 +369,7 @@ class _Instruction(NamedTuple):
     k: int
     then: int = 0
     otherwise: int = 0
-    """`then` and `otherwise` are the numbers of instructions to skip."""
+    """`then` and `otherwise` are the numbers of instructions to skip if the comparison is true or false."""
 
 
 def has_seccomp() -> bool:
@@ -401,7 +403,7 @@ def refuse_calls(*, may_use_network: bool) -> None:
     except OSError as error:
         if error.errno != EINVAL:
             raise
-        _set(architecture, _ALL_THREADS, addressof(described))  # before Linux 4.17
+        _set(architecture, _ALL_THREADS, addressof(described))  # before Linux 4.17, which added the flag
 
 
 def _set(architecture: _Architecture, flags: int, described: int) -> None:
@@ -444,21 +446,21 @@ def _refuse(error: int = EPERM) -> _Instruction:
 
 
 def _argument(index: int) -> _Instruction:
-    """Load the lower 32 bits of an argument, which is what the kernel reads for an int.
+    """Build an instruction that loads the lower 32 bits of an argument, which are all that the kernel reads for an int.
 
-    Both architectures are little-endian.
+    These bits come first, because both architectures are little-endian.
     """
     return _Instruction(_LOAD, _ARGUMENTS + 8 * index)
 
 
 def _allow_only(index: int, *values: int) -> list[_Instruction]:
-    """Refuse the call unless the argument is one of the values; otherwise continue with the next instruction."""
+    """Build instructions that refuse the call unless the argument is one of the values, and otherwise continue."""
     tests = [_Instruction(_IF_EQUAL, one, then=left) for one, left in _with_jump_distances(values)]
     return [_argument(index), *tests, _refuse()]
 
 
 def _refuse_values(index: int, *values: int) -> list[_Instruction]:
-    """Refuse the call if the argument is one of the values; otherwise allow it."""
+    """Build instructions that refuse the call if the argument is one of the values, and otherwise allow it."""
     tests = [_Instruction(_IF_EQUAL, one, then=left) for one, left in _with_jump_distances(values)]
     return [_argument(index), *tests, _ALLOWED, _refuse()]
 

@@ -37,7 +37,7 @@ def limit_memory(memory_bytes: int) -> None:
 def limit_processor_time(limit_s: int) -> None:
     """Limit the CPU time that this process uses from now on. At the limit, SIGXCPU terminates the process.
 
-    Each call starts counting anew.
+    Another call restarts the limit.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     wanted = ceil(time.process_time()) + limit_s
@@ -103,7 +103,8 @@ class Confinement:
     """The access that a confined process keeps. Python's modules, libraries and time zones are always readable."""
 
     writable: tuple[Path, ...] = ()
-    """Files that must exist, and directories below which the process may read and write."""
+    """Files and directories that the process may read and write, including everything below the directories. All must
+    exist."""
     readable: tuple[Path, ...] = ()
     memory_bytes: int | None = None
     """Limit on the address space, including existing mappings; None if `limit_memory` is called later."""
@@ -111,7 +112,7 @@ class Confinement:
     """Maximum size of a file written by the process. None: no limit; 0: only pipes and sockets can be written."""
     open_files: int = 64
     niceness: int = 0
-    """Added to the nice value, up to 19."""
+    """The value added to the nice value, which is at most 19."""
     may_use_network: bool = False
     """If false, the process can use only inherited sockets and socket pairs that it creates."""
     parent: int | None = None
@@ -169,7 +170,7 @@ def confine(confinement: Confinement) -> ConfinementResult:
         return ConfinementResult(0, seccomp=False, threads_outside=0)
     with suppress(OSError):  # gVisor and similar kernels do not support this
         kernel.drop_capabilities()
-    # Set after the capabilities have changed, because such changes reset both.
+    # Both are set after the capabilities, because changing the capabilities resets them.
     kernel.control_process(kernel.PR_SET_DUMPABLE, 0)
     kernel.control_process(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
     _check_parent(parent)
@@ -178,7 +179,7 @@ def confine(confinement: Confinement) -> ConfinementResult:
 
 
 def _check_parent(expected: int) -> None:
-    """Raise ProcessLookupError if the parent died before PR_SET_PDEATHSIG was set; no signal is sent in that case."""
+    """Raise ProcessLookupError if the parent died before PR_SET_PDEATHSIG was set, because no signal is sent then."""
     if os.getppid() != expected:
         raise ProcessLookupError("The process that started this one has ended.")
 

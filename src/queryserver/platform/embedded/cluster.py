@@ -169,7 +169,7 @@ def runnable_programs(major: int, account: ServerAccount | None) -> Path:
     installed = package_directory() / _TREES[major]
     if _can_run(installed, account):
         return installed
-    # The temporary directory comes last, because systems clean it up while the server runs.
+    # The temporary directory comes last, because the system may delete its files while the server runs.
     for parent in (Path("/var/cache"), Path(tempfile.gettempdir())):
         if not (parent.is_dir() and is_reachable_by_all(parent)):
             continue
@@ -195,8 +195,8 @@ def package_directory() -> Path:
 def _can_run(programs: Path, account: ServerAccount | None) -> bool:
     """Return whether the account can run the programs.
 
-    Runs initdb, which needs the libraries: file modes alone do not show whether ACLs, mount options or the loader
-    prevent it.
+    Runs `initdb --version`, which loads the libraries, because file modes alone do not show whether ACLs, mount options
+    or the loader prevent execution.
     """
     try:
         process = spawn(
@@ -228,7 +228,7 @@ def _copy_programs(installed: Path, target: Path) -> Path | None:
 
 
 def _copy_tree(installed: Path, target: Path) -> None:
-    """Copy the programs. Relative paths stay the same, because the programs find their libraries by them."""
+    """Copy the programs with unchanged relative paths, by which they find their libraries."""
     partial = Path(tempfile.mkdtemp(dir=target.parent))
     try:
         tree = partial / _PACKAGE / installed.name
@@ -264,7 +264,7 @@ class ClusterSecrets:
 def load_or_create_secrets(file: Path, *, may_create: bool) -> ClusterSecrets:
     """Load the secrets from the file. If it is missing and `may_create` is set, generate and store new secrets.
 
-    Raises EmbeddedPostgresError if the file is damaged, or missing although `may_create` is not set.
+    Raises EmbeddedPostgresError if the file is damaged, or if it is missing and `may_create` is not set.
     """
     try:
         return ClusterSecrets(**json.loads(file.read_bytes()))
@@ -409,7 +409,7 @@ def stop_processes(cluster_name: str, *, fast_s: float, immediate_s: float) -> N
     """Stop the processes of an earlier server: by fast shutdown, then by immediate shutdown, then with SIGKILL.
 
     Committed data is safe. SIGINT is sent only to the postmaster, which stops its children; the checkpointer of
-    PostgreSQL 18 would treat it as the request to write the shutdown checkpoint.
+    PostgreSQL 18 would treat the signal as a request to write the shutdown checkpoint.
     """
     if find_processes(cluster_name).postmasters and _signal_all(cluster_name, signal.SIGINT, wait_s=fast_s):
         return
@@ -418,7 +418,10 @@ def stop_processes(cluster_name: str, *, fast_s: float, immediate_s: float) -> N
 
 
 def _signal_all(cluster_name: str, number: signal.Signals, *, wait_s: float) -> bool:
-    """Signal the postmaster; all processes if there is none or for SIGKILL. Returns whether all exited in time."""
+    """Signal the postmaster or, for SIGKILL or if there is no postmaster, all processes.
+
+    Returns whether all processes exited in time.
+    """
     found = find_processes(cluster_name)
     all_of_them = number is signal.SIGKILL or not found.postmasters
     for pid in (*found.postmasters, *(found.children if all_of_them else ())):

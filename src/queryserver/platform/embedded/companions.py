@@ -92,7 +92,7 @@ class ValkeyServer:
                 await asyncio.sleep(0.01)
 
     async def stop(self) -> None:
-        """Stop the server; after ten seconds, with SIGKILL. Idempotent."""
+        """Stop the server. If it does not exit within ten seconds, kill it. Idempotent."""
         process = self.process
         if process is not None and process.returncode is None:
             process.send_signal(signal.SIGTERM)
@@ -126,9 +126,9 @@ class ValkeyServer:
 
 @asynccontextmanager
 async def embedded_valkey() -> AsyncGenerator[str]:
-    """Run a server while the context is open and yield its URL. The server is restarted if it dies.
+    """Run a private Valkey while the context is open and yield its URL. If the process dies, it is restarted.
 
-    Raises ConfigurationError if the server cannot start.
+    Raises ConfigurationError if Valkey cannot start.
     """
     directory = Path(tempfile.mkdtemp(prefix=_PREFIX))
     try:
@@ -183,7 +183,9 @@ def with_fleet(settings: Settings, broker_url: str) -> Settings:
 
 
 def fleet_problems(settings: Settings) -> list[str]:
-    """Return the reasons why worker and beat would reject the server's settings; empty if they accept them."""
+    """Return the reasons why the worker and the beat would reject the server's settings; empty if they would accept
+    them.
+    """
     fleet = with_fleet(settings, settings.desktop.task_server.broker_url.get_secret_value())
     return [f"{key}: {text}" for key, text in contradictions(fleet, settings.sources.origins)]
 
@@ -206,10 +208,10 @@ class Companions:
         self._is_stopping = False
 
     def begin_stop(self) -> None:
-        """Request the processes to stop while the server stops, each within its own grace period."""
+        """Request both processes to stop. They stop in parallel with the server, each within its own grace period."""
         self._is_stopping = True
         for writer in self._inputs:
-            writer.write(_STOP)  # without these bytes, the processes take the end of the pipe for a crash of the server
+            writer.write(_STOP)  # without these bytes, the processes treat the closed pipe as a crash of the server
             writer.close()
 
     @asynccontextmanager

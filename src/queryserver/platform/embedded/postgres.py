@@ -184,7 +184,7 @@ class Postmaster:
         self._forget_address()
 
     def trim_log(self) -> None:
-        """Limit the log to a few megabytes. One earlier section is kept as `log.old`."""
+        """Truncate the log if it exceeds 4 MiB. Its previous content is kept as `log.old`."""
         with suppress(FileNotFoundError):
             if self._log_file.stat().st_size > _LOG_BYTES:
                 shutil.copyfile(self._log_file, self._log_file.with_name("log.old"))
@@ -207,7 +207,7 @@ class Postmaster:
                 stdin=subprocess.DEVNULL,
                 output=output,
             )
-        # In a thread, because there is no portable way to wait in the event loop for a process it did not start.
+        # In a thread, because the event loop has no portable way to wait for a process that it did not start.
         self.ending = Future()
         waiting = partial(_wait_for, self._server, self.ending)
         Thread(target=waiting, name="embedded-postgres-ending", daemon=True).start()
@@ -266,7 +266,7 @@ def forget_address(home: Path, address: Address | None = None) -> None:
 
 
 def recorded_address(home: Path) -> Address | None:
-    """Return the recorded server address; None after a clean stop. After a SIGKILL it is stale."""
+    """Return the recorded server address; None after a clean stop. After a SIGKILL, the recorded address is stale."""
     try:
         return Address(**json.loads((home / _ADDRESS_FILE).read_bytes()))
     except (FileNotFoundError, ValueError, TypeError):
@@ -444,7 +444,9 @@ def _sample_dsn(address: Address, secrets: ClusterSecrets) -> str:
 
 
 def with_embedded_resources(settings: Settings, defaults: EmbeddedResources) -> Settings:
-    """Return the settings for serving with these resources. Configured interpreters replace those of the samples."""
+    """Return the settings for a server that uses these resources. Configured interpreters replace the sample
+    interpreters.
+    """
     desktop = settings.desktop
     database = desktop.database.model_copy(
         update={"url": SecretStr(defaults.service_dsn), "embedded": True, "auto_migrate": True}

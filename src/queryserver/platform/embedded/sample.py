@@ -229,7 +229,9 @@ def _arrow_table(table: SampleTable) -> pa.Table:
 
 
 def _to_sqlite_value(value: Value) -> int | float | str | None:
-    """Convert dates to text that SQLite's date functions accept, and decimals to floats: SQLite has neither type."""
+    """Convert dates to text that SQLite's date functions accept, and decimals to floats, because SQLite has neither
+    type.
+    """
     match value:
         case datetime():
             return value.isoformat(sep=" ")
@@ -365,7 +367,7 @@ async def ensure_sample_database(server: EmbeddedPostgres, make: Fill) -> None:
 
 
 async def _ensure_service_role(server: EmbeddedPostgres, connection: asyncpg.Connection) -> None:
-    """Ensure the role of the service. It can create logins for users, but does not have their privileges."""
+    """Create or update the role of the service, which can create users' logins but does not have their privileges."""
     # The passwords consist of URL-safe characters, so they need no escaping.
     await _ensure_role(connection, SERVICE_ROLE, f"LOGIN CREATEROLE PASSWORD '{server.cluster.secrets.service}'")
 

@@ -1,4 +1,4 @@
-"""The PostgreSQL of the sample database: a separate cluster, started by the first connection (ADR 5).
+"""The PostgreSQL server of the sample database: a separate cluster, which the first connection starts (ADR 5).
 
 What users do in it, such as filling its disk, does not affect the service database. This process listens at the
 server's address from the beginning. It holds the first connections until the server is ready and then relays them;
@@ -116,7 +116,7 @@ class SampleGuard:
         self._files = _Files()
         self._min_stored_bytes = 0
         self._canceled = Counter[tuple[int, datetime]]()
-        """How often each statement that the last check found has been canceled."""
+        """The number of times that each statement found by the last check has been canceled."""
         self._ends_statements = False
 
     async def run(self) -> None:

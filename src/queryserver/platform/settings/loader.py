@@ -320,7 +320,7 @@ def _problem_text(detail: ErrorDetails) -> str:
 
 
 def _remove(values: dict[str, Any], path: list[str]) -> None:
-    """Remove the value at `path`; if it does not exist, the nearest enclosing table that does."""
+    """Remove the value at `path` or, if there is none, the nearest enclosing table that exists."""
     for length in range(len(path), 0, -1):
         table: Any = values
         for name in path[: length - 1]:
@@ -373,7 +373,7 @@ def sample_file() -> str:
 
 
 def _assignment(key: Key) -> str:
-    """Format the key with its default; a key that has none is marked as required or absent."""
+    """Format the key with its default. A key that has no default is marked as required or absent."""
     if key.field.is_required():
         return f"{key.name} (required)"
     value = key.field.get_default(call_default_factory=True)

@@ -329,7 +329,7 @@ def _is_loopback(host: str | None) -> bool:
 
 
 def exposure(settings: Settings) -> Iterator[Problem]:
-    """Yield the key and a description of each setting that exposes more to other machines than is obvious.
+    """Yield the key and a description of each setting that exposes more to other machines than one would expect.
 
     An embedded server on loopback is assumed not to be behind a proxy.
     """
