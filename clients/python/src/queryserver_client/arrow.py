@@ -28,9 +28,9 @@ _AT_ONCE = 2
 """Number of decoding threads per stream. They run in parallel, because Arrow releases the GIL while decompressing."""
 _GROUP_BYTES = 2 * 1024 * 1024
 _GROUP_MESSAGES = 16
-"""A thread decodes a group of messages: at least _GROUP_BYTES received bytes, or _GROUP_MESSAGES messages.
+"""A thread decodes messages in groups of at least _GROUP_BYTES received bytes, or of _GROUP_MESSAGES messages.
 
-A decompressed message has about 256 KiB.
+A decompressed message takes about 256 KiB.
 """
 _DIGITS_OF_POLARS = 38
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
@@ -136,7 +136,7 @@ class MessageReader:
                 self._message = None
 
     def _take_head(self, view: memoryview) -> memoryview:
-        """Read the prefix and the metadata, which contains the body length. Return the rest of the chunk."""
+        """Read the prefix and the metadata, which contains the body length. Return the remaining bytes of the chunk."""
         view = self._collect(view, _PREFIX_BYTES)
         if len(self._head) < _PREFIX_BYTES:
             return view

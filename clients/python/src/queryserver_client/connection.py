@@ -1,4 +1,4 @@
-"""`connect`, and the operations of a connection."""
+"""`connect`, and the connection that it creates."""
 
 import os
 import uuid

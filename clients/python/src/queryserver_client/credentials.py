@@ -1,7 +1,7 @@
 """Credentials: a token, a function that returns tokens, or a user name and password (Contract platform 3).
 
-No `repr` here shows a secret. Secrets are revealed only where a request is built, so that no traceback contains a
-variable with a secret.
+No `repr` in this module shows a secret. Secrets are revealed only where a request is built, so that no variable in a
+traceback contains a secret.
 """
 
 import inspect

@@ -115,7 +115,7 @@ class Download:
 
 
 def _starts_at(response: httpx.Response, position: int) -> bool:
-    """Return whether the response is the requested range. The server sends the whole file if the ETag differs."""
+    """Return whether the response contains the requested range. The server sends the whole file if the ETag differs."""
     return response.status_code == 206 and response.headers.get("Content-Range", "").startswith(f"bytes {position}-")
 
 
@@ -166,7 +166,10 @@ class _FileDownload:
     has_begun: bool = False
 
     async def whole(self) -> str | None:
-        """Write the file; start again if it changes during the download. Return its SHA-256 if `is_digested` is set."""
+        """Write the file, and start again if it changes during the download.
+
+        Return its SHA-256 if `is_digested` is set.
+        """
         for _ in range(_MAX_CHANGES):
             try:
                 return await self._written()

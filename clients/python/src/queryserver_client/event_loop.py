@@ -36,7 +36,7 @@ class _Collector:
 
     @property
     def is_here(self) -> bool:
-        """Whether the caller was called by the garbage collector, which is running in this thread."""
+        """Whether the garbage collector, which is running in this thread, called the caller."""
         return self._thread == threading.get_ident()
 
     def _note(self, phase: str, _counts: object) -> None:
@@ -118,7 +118,7 @@ class Loop:
         return cast("T", given)
 
     def cancel_running(self) -> None:
-        """Cancel the coroutines that other threads run here, and wait up to 20 s until they have ended."""
+        """Cancel the coroutines that other threads run on this loop, and wait up to 20 s until they have ended."""
         if not self.is_ours:
             return
         with self._starting:
@@ -164,7 +164,7 @@ class Loop:
         self._thread.join()
 
     def _close_at_exit(self) -> None:
-        """Cancel the coroutines that daemon threads run here, and stop the thread."""
+        """Cancel the coroutines that daemon threads run on this loop, and stop the thread."""
         if not self.is_ours:
             return
         self.cancel_running()

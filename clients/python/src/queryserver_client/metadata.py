@@ -92,7 +92,7 @@ class Metadata:
         self._transport = transport
 
     async def databases(self, connector: str, prefix: str = "", *, refresh: bool = False) -> AsyncIterator[str]:
-        """Yield the names of databases, or of schemas if the engine has these instead. `prefix` is case-insensitive."""
+        """Yield the names of databases, or of schemas if the engine has those instead. `prefix` is case-insensitive."""
         async for name in self._names(connector, (), _databases, prefix, refresh=refresh):
             yield name
 
@@ -139,7 +139,7 @@ class Metadata:
         return [Function(item["name"], item["signature"], item["return_type"]) for item in body["functions"]]
 
     async def sample(self, connector: str, database: str, table: str, column: str | None = None) -> Sample:
-        """Return at most 100 rows of a table, or of the distinct values of a column."""
+        """Return up to 100 rows of a table, or of the distinct values of a column."""
         names = (database, table) if column is None else (database, table, column)
         fields = {"escape": False, "big_numbers": "number"}
         body: SampleResponse = await self._call("editor/sample", connector, names, fields)

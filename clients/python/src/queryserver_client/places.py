@@ -16,7 +16,7 @@ except ImportError:  # Windows has no fcntl locks, so downloads are not continue
     fcntl = None  # type: ignore[assignment]
 
 _WORTH_KEEPING = 1024 * 1024
-"""Minimum size of a partial file to keep. Smaller ones are quickly downloaded again, and would only be clutter."""
+"""Minimum size of a partial file to keep. Smaller files are quickly downloaded again, and would only be clutter."""
 _DIGITS = 24
 """Number of hex digits in the name of a file that a later process can continue. Other names have fewer digits."""
 

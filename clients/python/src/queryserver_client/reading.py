@@ -77,7 +77,7 @@ class RemoteFile:
             yield chunk
 
     async def close(self) -> None:
-        """Close the current request. A later read makes a new one."""
+        """Close the current request. A later read makes a new request."""
         chunks, self._chunks, self._rest = self._chunks, None, b""
         if chunks is not None:
             await chunks.aclose()

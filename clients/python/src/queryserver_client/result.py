@@ -49,7 +49,7 @@ FORMATS: Mapping[str, str] = {
 
 
 class Result:
-    """A result created by `Statement.result` or `Connection.query`. With `async with`, its rows are finally deleted."""
+    """A result created by `Statement.result` or `Connection.query`. With `async with`, its rows are deleted on exit."""
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ _SECONDS = re.compile(r"\d{1,9}(\.\d{1,9})?")
 
 @dataclass(frozen=True)
 class Retries:
-    """For how long and at which intervals a call is retried. `total_s=0` disables retries."""
+    """How long and at which intervals a call is retried. `total_s=0` disables retries."""
 
     total_s: float = 60.0
     """Seconds after the first failure during which the call is retried. Any progress resets the time."""
@@ -53,7 +53,7 @@ class Attempts:
         self.made = 0
 
     async def pause(self, retry_after_s: float | None = None, *, is_reached: bool = True) -> bool:
-        """Wait before the next attempt. If the time for retries would expire meanwhile, return False immediately."""
+        """Wait before the next attempt. If the time for retries would expire before that, return False immediately."""
         self.made += 1
         now = anyio.current_time()
         if self._failed_at is None:

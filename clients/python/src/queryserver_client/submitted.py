@@ -95,7 +95,7 @@ class SubmittedStatement:
         return follow(self._transport, self.operation_id, log_from)
 
     async def logs(self, since: int = 0) -> Logs:
-        """Return the log from line `since` (0-based) on."""
+        """Return the log from line `since` (0-based) onward."""
         fields = {"operationId": self.operation_id, "from": since}
         return logs_of(await self._transport.call("POST", "editor/get_logs", fields, is_repeatable=True))
 

@@ -38,7 +38,7 @@ _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.
 _REVOKE_WITHIN_S = 5.0
 _EVENTS_REST_S, _MAX_EVENTS_REST_S = 60.0, 3600.0
 _LEAST_HELD_S = 5.0
-"""If a held call breaks before this many seconds, the failure is not attributed to holding it too long."""
+"""If a held call fails within this many seconds, the failure is not attributed to holding it too long."""
 _HELD_SHORTER_S = 300.0
 """Seconds for which later calls are held for a shorter time. The period is limited, because the call may have failed by
 chance."""
@@ -150,7 +150,7 @@ class Transport:
         return _object_of(response), response.headers
 
     async def send(self, call: Call) -> httpx.Response:
-        """Make a call and return the response, read completely. Raises ApiError and ConnectionLost."""
+        """Make a call, read the response completely and return it. Raises ApiError and ConnectionLost."""
         async with self.opened(call) as response:
             return response
 

@@ -48,7 +48,7 @@ _AT_A_TIME = 3
 _STORED_WITHIN_S = 120.0
 """Seconds that the store may take for one part."""
 _CLAIMED_S = 90.0
-"""Seconds to retry a part that is in progress: the claim of a crashed server on a part lasts a minute."""
+"""Seconds for which a part in progress is retried: the claim of a crashed server on a part lasts a minute."""
 _JOINED_WITHIN_S = 3600.0
 _ANSWERED_WITHIN_S = 300.0
 """Seconds to wait for the response to a completion before it is requested again."""

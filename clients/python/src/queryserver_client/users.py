@@ -1,4 +1,4 @@
-"""Users, for administrators, and the preferences of the user (Contract platform 6)."""
+"""Users, for administrators, and the preferences of the current user (Contract platform 6)."""
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass

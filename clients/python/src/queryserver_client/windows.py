@@ -25,8 +25,8 @@ _TASK = "queryserver-window"
 async def windowed(transport: Transport, path: str, params: Mapping[str, Any]) -> AsyncGenerator[bytes, None]:
     """Yield the bytes of a file. Memory holds `AT_ONCE` windows.
 
-    A file that is small or of unknown size is downloaded as a whole, as is any file if a proxy does not support ranges.
-    Raises the errors of `Download.chunks`.
+    A file that is small or of unknown size is downloaded as a whole, as is every file if a proxy does not support
+    ranges. Raises the errors of `Download.chunks`.
     """
     size, tag = 0, ""
     with suppress(ApiError):  # HEAD has no error message; the following GET returns one

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Catalog:
-    """A thread-safe cache of the metadata of one connector; used by the prompt thread and the completion thread."""
+    """A thread-safe metadata cache for one connector. The prompt thread and the completion thread use it."""
 
     def __init__(self, db: "Connection", connector: str, database: str | None) -> None:
         self._db = db

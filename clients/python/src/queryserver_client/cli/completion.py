@@ -25,7 +25,7 @@ _WORDS = tuple(
 
 
 class SqlCompleter(Completer):
-    """Completes SQL in its own thread, so requests never block the prompt. If a request fails, suggests nothing."""
+    """Completes SQL in its own thread, so requests never block the prompt. If a request fails, it suggests nothing."""
 
     def __init__(self, catalog: "Catalog", commands: Iterable[str]) -> None:
         self._catalog = catalog

@@ -70,9 +70,9 @@ def cancel(db: "Connection", ids: Sequence[str]) -> int:
 
 
 def results_of(db: "Connection", given: Sequence[str]) -> "dict[str, str]":
-    """Parse arguments of the form `name=id`; return operation ids by name. An id may be a prefix of one in the history.
+    """Parse arguments of the form `name=id`; return operation ids by name.
 
-    Raises WrongUse.
+    An id may be a unique prefix of the id of a recent statement. Raises WrongUse.
     """
     found: dict[str, str] = {}
     for text in given:

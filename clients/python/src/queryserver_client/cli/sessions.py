@@ -46,7 +46,7 @@ def log_out() -> None:
 
 
 def _known_login() -> Login | None:
-    """Return the stored login. None also for an invalid file, because callers replace or delete the file anyway."""
+    """Return the stored login. None also if the file is invalid, because callers replace or delete it anyway."""
     try:
         return stored_login()
     except ConfigurationError:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 _NAMES = ("SIGTERM", "SIGHUP")
-"""Windows has no SIGHUP."""
+"""The handled signals. Windows has no SIGHUP."""
 
 
 class SignalExit(SystemExit):
@@ -42,9 +42,9 @@ _takers: list[Callable[[SignalExit], None]] = []
 
 @contextmanager
 def passed_to(take: Callable[[SignalExit], None]) -> Generator[None]:
-    """Inside the block, SIGTERM and SIGHUP call `take` with the exception, which is raised when the block ends.
+    """Pass the exception for SIGTERM or SIGHUP to `take` while the block runs, and raise it when the block ends.
 
-    Used for an event loop with several tasks, because an exception raised at once could end up in any of them.
+    Used for an event loop with several tasks, because an exception raised immediately could end up in any of them.
     """
     received: list[SignalExit] = []
 

@@ -1,4 +1,4 @@
-"""Shows progress on stderr, and only if stderr is a terminal."""
+"""Shows progress on stderr if stderr is a terminal."""
 
 import sys
 import time
@@ -31,7 +31,7 @@ def error_console() -> Console:
 
 
 class ProgressLine:
-    """A line with the elapsed time and the progress that the server reports. Disappears when the statement ends."""
+    """A line with the elapsed time and the progress that the server reports. It disappears when the statement ends."""
 
     def __init__(self) -> None:
         from rich.status import Status  # noqa: PLC0415

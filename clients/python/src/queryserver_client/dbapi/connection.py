@@ -358,7 +358,11 @@ class Connection:
                 self.run(self._session.open)
 
     def _in_session(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run a call. If the session is gone, had no state and nothing has run, repeat the call in a new session."""
+        """Run a call in the session.
+
+        If the session no longer exists, had no state, and has run nothing of this call, repeat the call in a new
+        session.
+        """
         self._require_open()
         self._session.has_run = False
         self._used_at = time.monotonic()

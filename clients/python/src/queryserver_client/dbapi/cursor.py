@@ -63,7 +63,7 @@ class Cursor:
 
     @property
     def description(self) -> list[Description] | None:
-        """One item for each column with name and type code and, for decimals, precision and scale.
+        """One item for each column: its name, its type code and, for decimals, its precision and scale.
 
         None if the statement has no result set.
         """

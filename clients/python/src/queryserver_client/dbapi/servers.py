@@ -54,7 +54,7 @@ class Login:
         )
 
     def key(self) -> Hashable:
-        """Return the key under which clients are shared. It includes the PID, so forked children get their own."""
+        """Return the key under which clients are shared. Because it includes the PID, a forked child gets its own."""
         environment = tuple(hidden(os.environ.get(name)) for name in _ENVIRONMENT)
         verify = self.verify if isinstance(self.verify, Hashable) else id(self.verify)
         return os.getpid(), replace(self, verify=verify), environment
@@ -122,14 +122,14 @@ def close_at_exit(connection: Closable) -> None:
 
 
 def close_later(close: Callable[[], None]) -> None:
-    """Defer a call of `close`. For the garbage collector, which may run in a thread for which `close` would wait."""
+    """Defer a call of `close` for the garbage collector, which may run in a thread for which `close` would wait."""
     _abandoned.append(close)
 
 
 def close_in_thread(close: Callable[[], None]) -> None:
     """Call `close` immediately in a separate thread, because the garbage collector must not wait.
 
-    When the program exits, it waits up to 5 s in total for such calls.
+    At exit, the program waits up to 5 s in total for such calls.
     """
     is_closed = threading.Event()
 

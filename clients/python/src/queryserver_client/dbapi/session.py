@@ -25,13 +25,13 @@ If the engine ends a transaction by itself, as MySQL does for DDL and after dead
 transaction instead of being committed individually.
 """
 TRANSACTIONAL = ALWAYS_IN_ONE | BEGINNINGS.keys()
-"""All other dialects commit each statement individually."""
+"""The dialects with transactions. All other dialects commit each statement individually."""
 MAX_ROWS = 1_000_000
 """The default of the server's setting `result_max_rows` (Contract editor 13)."""
 _MAX_IN_MESSAGE = re.compile(r"\blimit\b.*\bbetween 1 and (\d+)")
 
 _ONE_BY_ONE = re.compile(r"parameters: |parameter_rows: the (?:text|statement) must be one")
-"""Messages of a server that does not support parameter rows, or not for this statement."""
+"""Messages of a server that does not support parameter rows at all, or not for this statement."""
 _FREE_WITHIN_S = 10.0
 
 
@@ -188,9 +188,10 @@ class Session:
 
 
 async def free(results: Iterable[Result]) -> None:
-    """Delete large results on the server. Small results are left to expire, because a call for each would cost more.
+    """Delete large results on the server.
 
-    Gives up after 10 s if the server does not respond; the remaining results then expire.
+    Small results are left to expire, because a call for each of them would cost more. Gives up after 10 s if the server
+    does not respond; the remaining results then expire.
     """
     until = time.monotonic() + _FREE_WITHIN_S
     for result in results:

@@ -9,7 +9,7 @@ from typing import Any
 
 
 class TypeObject:
-    """A group of types; equal to each of its type names."""
+    """A group of types, which is equal to each of its type names."""
 
     def __init__(self, name: str, *codes: str) -> None:
         self._name = name

@@ -76,7 +76,7 @@ class ImpalaTables(Keyless):
 
 class HiveContext(DefaultExecutionContext):
     def _translate_colname(self, colname: str) -> tuple[str, str | None]:
-        """Map Hive's column names in `SELECT *`, such as `table.column`, to the column name if this is unique.
+        """Map Hive's column names in `SELECT *`, such as `table.column`, to the column name if it is unique.
 
         The full name then also remains usable.
         """

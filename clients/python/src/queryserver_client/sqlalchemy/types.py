@@ -26,7 +26,7 @@ class Numeric(sqltypes.Numeric[Any]):
 
 
 class Float(sqltypes.Float[Any]):
-    """Like Numeric, but a float that is converted to Decimal is rounded to `decimal_return_scale` places."""
+    """Like Numeric, but rounds a float that becomes a Decimal to `decimal_return_scale` places."""
 
     def bind_processor(self, dialect: Any) -> None:
         return None
