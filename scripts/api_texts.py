@@ -53,7 +53,7 @@ def rows() -> Mapping[str, Row]:
 class Texts:
     """The contents of `openapi/texts/`.
 
-    `words` describes tags, fields, headers and error responses. `samples` has an example body for each response
+    `words` describes tags, fields, headers and error responses. `samples` contains an example body for each response
     schema. `guide` is the introduction in Markdown. `codes` explains each error code; an entry has `http` if the error
     classes do not define its status.
     """

@@ -35,7 +35,7 @@ class CodeSize:
 
 
 def functions_of(file: Path) -> Iterator[CodeSize]:
-    """Yield all functions and methods of a file, including nested ones but not the signatures in Protocols."""
+    """Yield all functions and methods of a file, including nested ones, but not the bodiless methods of Protocols."""
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             body = node.body[1:] if ast.get_docstring(node, clean=False) is not None else node.body

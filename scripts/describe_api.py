@@ -64,7 +64,7 @@ def request_model(route: APIRoute) -> type[Fields] | None:
 
 
 def described_application() -> FastAPI:
-    """Return the application with an `openapi()` that returns the complete document.
+    """Return the application, whose `openapi` method returns the complete document.
 
     Raises SystemExit if a route has no row in operations.yaml.
     """
@@ -108,7 +108,7 @@ def _describe(route: APIRoute, row: Row, known: Texts) -> None:
         examples = {kind: dict(row.example) if kind == JSON else form for kind in body}
         body = {kind: {**media, "example": examples[kind]} for kind, media in body.items()}
     # `required` is set only for bodies with a file: openapi-python-client generates invalid code for a required body
-    # with several media types, and for those it suffices that their fields are required.
+    # with several media types. For such bodies, it suffices that their fields are required.
     required = {"required": True} if row.body else {}
     route.openapi_extra = {
         **({"parameters": parameters} if parameters else {}),
@@ -187,7 +187,7 @@ def _describe_fields(schemas: Mapping[str, Any]) -> None:
 
 
 class Answers:
-    """Completes the responses of operations. `responses` has the shared error responses by name."""
+    """Completes the responses of operations. `responses` contains the shared error responses by name."""
 
     def __init__(self, texts: Texts, schemas: Mapping[str, Any]) -> None:
         self._texts = texts

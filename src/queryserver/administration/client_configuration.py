@@ -1,4 +1,4 @@
-"""Returns the configuration that clients request. It depends on the caller (Contract platform 7.1)."""
+"""Computes the configuration that clients request, which depends on the caller (Contract platform 7.1)."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,7 +43,7 @@ class Configuration:
     """The connectors that the caller may use and that this server can run."""
     main: Connector | None
     default_sql: Connector | None
-    """The interpreter for statements that name none."""
+    """The interpreter for statements that do not name one."""
     browsers: Sequence[Browser]
     document_types: Sequence[str]
     may_import: bool

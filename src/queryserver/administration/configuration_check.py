@@ -83,7 +83,10 @@ def directories(settings: Settings) -> Mapping[str, Path]:
 
 
 async def examine_disks(settings: Settings) -> Sequence[Finding]:
-    """Compare the free space of each directory with the configured floor. A hanging mount blocks only a thread."""
+    """Compare the free space of each directory with the configured minimum.
+
+    The directories are measured in threads, so a hanging mount does not block the event loop.
+    """
     floor = disk_floor(settings)
     rooms = (asyncio.to_thread(_disk, name, directory, floor) for name, directory in directories(settings).items())
     return await asyncio.gather(*rooms)
@@ -181,7 +184,10 @@ class ConfigurationCheck:
         self._running = asyncio.Lock()
 
     async def report(self) -> CheckReport:
-        """Run the checks within 30 s."""
+        """Run the checks and return the report within 30 s.
+
+        If the checks take longer, the report contains only one finding, which states this.
+        """
         try:
             async with asyncio.timeout(_REPORT_WITHIN_S), self._running:
                 tried = await _online_checks(self._settings, self._results)
@@ -281,7 +287,10 @@ def _machine_findings(settings: Settings) -> Iterator[SettingsFinding]:
 
 
 async def check_database(settings: Settings) -> Sequence[SettingsFinding]:
-    """Check the service database. Raises DatabaseUnavailable, SchemaMismatch."""
+    """Check the service database, and whether the settings suit its contents.
+
+    Raises DatabaseUnavailable, SchemaMismatch.
+    """
     async with open_service_database(settings) as database:
         [found] = await database.fetch(_DEPLOYMENT, MANY_DOCUMENTS + 1)
     return list(_deployment_findings(settings, found))
@@ -382,7 +391,7 @@ async def _gives_keys(settings: Settings, url: str) -> bool:
 
 
 async def plugin_findings(settings: Settings) -> Sequence[SettingsFinding]:
-    """Report plug-ins that cannot be loaded. They are built as at server start, and closed again."""
+    """Report plug-ins that cannot be loaded. The plug-ins are instantiated as at server start, and closed again."""
     auth = settings.desktop.auth
     found: list[SettingsFinding] = []
     threads = LimitedThreads()

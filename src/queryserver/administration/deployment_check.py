@@ -53,7 +53,7 @@ _REASONS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "FileNotFoundError": ("has no socket at the configured path", f"Start it, or correct the host in {URL}."),
     }
 )
-"""Maps the class name of an error's cause to what PostgreSQL does and to the remedy."""
+"""By the class name of an error's cause: what PostgreSQL does, and the remedy."""
 
 ENGINES, STORES, RESULTS, MAIL, KEY_SERVERS = "engines", "file stores", "results", "mail", "key servers"
 
@@ -224,7 +224,7 @@ async def _examine_engine(connector: Connector, tests: ConnectionTests, user: Us
 
 
 def _examine_file(name: str, connector: Connector, builder: EngineBuilder) -> Finding:
-    """Check that the file exists, without opening it: a server may need it at that moment. Blocks."""
+    """Check that the file exists, without opening it, because a server may be using it. Blocks."""
     path = str(connector.options["path"])
     file = (builder.databases_dir / path) if builder.databases_dir else None
     if file is not None and file.is_file():

@@ -66,7 +66,7 @@ def broker_connections(
         return ConnectionPool.from_url(
             url,
             socket_connect_timeout=connect_within_s,
-            # without a timeout, a broker that hangs would block callers forever
+            # Without a timeout, a hanging broker would block callers forever.
             socket_timeout=answer_within_s,
             **options,
         )
@@ -127,7 +127,7 @@ async def _connected(settings: Settings, within_s: float) -> AsyncGenerator["Red
 
 
 def eviction_problem(facts: BrokerFacts) -> str | None:
-    """Explain why the broker may lose queued jobs. Return None if it does not."""
+    """Explain why the broker may lose queued jobs. Return None if it keeps them."""
     if facts.eviction in ("", NO_EVICTION):
         return None
     return f"has the eviction policy {facts.eviction}, so it may drop queued jobs. Set {NO_EVICTION}."

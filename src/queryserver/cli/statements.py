@@ -143,7 +143,7 @@ def _exported(entry: "OverviewEntry") -> dict[str, Any]:
     times = entry.times
     moments = {"submitted": times.submitted, "started": times.started, "ended": times.ended}
     lengths = {"elapsed_ms": times.elapsed // _MILLISECOND, "queued_ms": times.queued // _MILLISECOND}
-    # orjson cannot serialize asyncpg's UUID class
+    # orjson cannot serialize asyncpg's UUID class.
     return {**plain, "id": str(entry.id), "bytes": size_bytes, **moments, **lengths}
 
 

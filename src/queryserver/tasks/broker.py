@@ -103,7 +103,10 @@ class RedisBroker:
         return _background(self._send_all(), "broker-messages")
 
     def statement_waits(self, statement_id: UUID, *, fence: int) -> None:
-        """Wake one worker. The job id contains statement id and fence, so repeated calls queue no second job."""
+        """Wake one worker for a waiting statement.
+
+        The job id contains the statement id and the fence, so repeated calls do not queue a second job.
+        """
         self._enqueue("statement", f"stmt:{statement_id}:{fence}")
 
     def task_waits(self, job_id: str) -> None:
@@ -210,8 +213,8 @@ class RedisBroker:
                 await asyncio.wait({polling})
                 polling.result()
         finally:
-            # Jobs take milliseconds, so they may finish first. A job canceled at once leaves an arq task with an
-            # unread exception.
+            # Jobs take milliseconds, so they are given time to finish. A job canceled at once leaves an arq task with
+            # an unread exception.
             jobs_left = list(worker.tasks.values())
             if jobs_left:
                 await asyncio.wait(jobs_left, timeout=_CALL_WITHIN_S)

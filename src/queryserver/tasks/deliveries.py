@@ -40,7 +40,7 @@ _redacted = Redactor()
 
 
 def clean_message(text: str) -> str:
-    """Reduce the text of an engine or server to one line of at most 500 characters, with secrets redacted."""
+    """Reduce a message from an engine or server to one line of at most 500 characters, with secrets redacted."""
     return escaped(" ".join(_redacted(text[: 10 * _MAX_ERROR_CHARACTERS]).split()))[:_MAX_ERROR_CHARACTERS]
 
 
@@ -239,7 +239,7 @@ class Outbox:
                 await connection.execute("update statements set notify = null where id = any($1::uuid[])", added)
 
     async def delete_finished(self) -> None:
-        """Delete deliveries that were created more than a week ago and are no longer tried."""
+        """Delete deliveries that were created more than a week ago and will not be tried again."""
         await self._database.execute(
             "delete from deliveries where next_try_at is null and created_at < now() - $1::interval", _RETENTION
         )

@@ -1,6 +1,6 @@
 """Runs tasks in this process: claims, progress, cancellation, and release on shutdown.
 
-Each task does the same as the command of its name (Contract platform 10.6, 12.1, 12.2).
+Each task does the same as the command with its name (Contract platform 10.6, 12.1, 12.2).
 """
 
 import asyncio

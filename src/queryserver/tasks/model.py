@@ -22,7 +22,7 @@ STATEMENT = "statement"
 """The name under which statement jobs appear in the task list."""
 
 _CENTURY_DAYS = 36_500
-_MAX_SHOWN_CHARACTERS = 100  # of an unknown name in an error message
+_MAX_SHOWN_CHARACTERS = 100  # maximum length of an unknown name in an error message
 
 _CRON_FIELDS = 5
 _MAX_CRON_CHARACTERS = 200
@@ -261,9 +261,9 @@ def require_cron(text: str) -> None:
 def next_cron_time(text: str, zone: tzinfo, after: datetime) -> datetime | None:
     """Return the first time after `after` that matches the cron expression in the zone. None if there is none.
 
-    The result is in UTC. Each local time fires once. If clocks are set back, it fires at its first occurrence. If
-    clocks are set forward and skip it, it fires at the next existing minute. CronSim itself behaves this way only if
-    neither minute nor hour starts with a star, so it is given local times without a zone.
+    The result is in UTC. Each matching local time fires once: at its first occurrence if clocks are set back, and at
+    the next existing minute if clocks are set forward and skip it. CronSim itself behaves this way only if neither
+    minute nor hour starts with a star, so it is given local times without a zone.
     """
     for local in _local_times(text, after.astimezone(zone).replace(tzinfo=None)):
         moment = _first_utc_time(local, zone)

@@ -72,7 +72,7 @@ returning state
 
 _EXPIRED_TASKS = "select id from tasks where ended_at < now() - $1::interval order by ended_at limit $2"
 
-# The redundant `state in` is the condition of the partial index.
+# The redundant `state in` repeats the condition of the partial index, so that PostgreSQL can use the index.
 _COUNT_ACTIVE = """
 select
     (select count(*) from tasks where state = 'queued') as queued_tasks,

@@ -52,7 +52,7 @@ class ScheduleRecords:
     async def page(
         self, *, enabled: bool | None, owner_key: str | None, offset: int, limit: int
     ) -> tuple[int, Sequence[Schedule]]:
-        """Return the number of matches and one page of them, sorted by name."""
+        """Return the number of matching schedules and one page of them, sorted by name."""
         count = await self._database.value(f"select count(*) from {SCHEDULES} {_FILTER}", enabled, owner_key)
         rows = await self._database.fetch(
             f"""select {COLUMNS} from {SCHEDULES} {_FILTER}
@@ -162,7 +162,7 @@ class ScheduleRecords:
 
 
 async def insert_run(connection: Connection, schedule: Schedule, due: datetime, status: str = "") -> str:
-    """Record the fire that is due at this time, unless it is already recorded. Return its id."""
+    """Record the run that is due at this time, unless it is already recorded. Return its fire id."""
     fire_id = await connection.fetchval(f"select {FIRE_ID.format(schedule='$1::text', due='$2::timestamptz')}",
                                         str(schedule.id), due)  # fmt: skip
     await connection.execute(
@@ -386,11 +386,13 @@ class ScheduleRuns:
         return bool(is_open)
 
     async def find_ended(self) -> Sequence[RunEnd]:
-        """Return the ends of statements and tasks whose runs are still open."""
+        """Return the ends of runs whose statement or task has ended, but whose end is not recorded yet."""
         return [_run_end_from_row(row) for row in await self._database.fetch(_ENDED)]
 
     async def end(self, end: RunEnd) -> bool:
-        """Record an end and its notifications in one transaction. Return False if it is already recorded."""
+        """Record the end of a run and its notifications in one transaction. Return False if the end is already
+        recorded.
+        """
         async with self._database.transaction() as connection:
             run = await connection.fetchrow(_END, end.fire_id, end.status.value, end.message, end.was_submitted)
             if run is None:

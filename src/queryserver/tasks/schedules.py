@@ -81,7 +81,7 @@ class Schedules:
     async def page(
         self, *, enabled: bool | None = None, owner: str | None = None, page: int = 1, limit: int = 1000
     ) -> tuple[int, Sequence[Schedule]]:
-        """Return the number of matches and one page of them, sorted by name."""
+        """Return the number of matching schedules and one page of them, sorted by name."""
         try:
             owner_key = self.usernames.read(owner).key if owner else None
         except errors.InvalidUsername:
@@ -221,9 +221,9 @@ class Schedules:
 
 
 def _with_parameters(definition: ScheduleDefinition) -> ScheduleDefinition:
-    """Validate the task's parameters and fill in defaults. For other kinds, clear the task and its parameters.
+    """Return the definition with validated task parameters, including defaults.
 
-    Raises InvalidParameter, MissingParameter.
+    The task and the parameters of other kinds of schedules are cleared. Raises InvalidParameter, MissingParameter.
     """
     if definition.kind is not ScheduleKind.TASK:
         return replace(definition, task=None, params={})

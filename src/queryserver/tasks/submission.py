@@ -22,7 +22,7 @@ _MAX_OFFSET = 2**62  # offsets are signed 64-bit integers in the database
 
 
 class TaskBroker(Protocol):
-    """Wakes a worker. Losing a message only costs seconds, because workers also sweep."""
+    """Wakes workers. A lost message delays a task only by seconds, because workers also sweep for waiting tasks."""
 
     def task_waits(self, job_id: str) -> None:
         """Wake one worker. Returns immediately and never raises."""
