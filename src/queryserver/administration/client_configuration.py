@@ -51,7 +51,7 @@ class Configuration:
 
 
 class ClientConfiguration:
-    """Computes the configuration for each call, so that new connectors and changed rights take effect at once."""
+    """Computes the configuration for each call, so that new connectors and changed rights take effect immediately."""
 
     def __init__(self, settings: Settings, connectors: Connectors, stores: Stores, history: HistoryReader) -> None:
         self._settings = settings

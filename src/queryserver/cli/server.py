@@ -105,7 +105,7 @@ def beat(config: ConfigFile = None, metrics_port: MetricsPort = None, with_paren
 def _task_server_settings(config: Path | None, command: str, *needed: str) -> Settings:
     """Load the settings and configure logging as a server does.
 
-    Raises ConfigurationError if one of the `needed` task server settings is off.
+    Raises ConfigurationError if one of the `needed` task server settings is disabled.
     """
     from queryserver.platform.logs import configure_logging  # noqa: PLC0415 only commands that do something log
 

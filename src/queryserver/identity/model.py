@@ -57,7 +57,7 @@ def preferences_of(stored: Mapping[str, Any]) -> Preferences:
 
 
 class Scope(StrEnum):
-    """A kind of calls that an API token permits. operations.yaml names the scope of each call; no scope implies
+    """A group of calls that an API token permits. operations.yaml names the scope of each call; no scope implies
     another.
     """
 

@@ -232,7 +232,7 @@ class AddressRules:
         return not self.allowed or contains(self.allowed, address)
 
     def _own_endpoint_refusal(self, addresses: Iterable[str], port: int, *, resolve: bool = True) -> str | None:
-        """Return the reason for refusing an endpoint of the service itself; None if no address belongs to one."""
+        """Return why the addresses are refused as an endpoint of the service itself; None if they are not one."""
         targets = list(addresses)
         for endpoints, reason in ((self.own, _OWN_ENDPOINT), (self.service_database, _DATABASE_SERVER)):
             if _reaches_own_service(_resolve_endpoints(endpoints, port, resolve=resolve), targets):

@@ -7,7 +7,7 @@ class Role(StrEnum):
     """The role of a process in the deployment, which is stored in its instance record."""
 
     SERVER = "server"
-    """Serves calls, and runs statements unless the task server is on."""
+    """Serves calls, and runs statements unless the task server is enabled."""
     WORKER = "worker"
     """Runs statements and tasks."""
     BEAT = "beat"

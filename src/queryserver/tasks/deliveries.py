@@ -182,7 +182,7 @@ where key in (
 returning key, kind, recipient, content, tries, now() as moment
 """
 
-# Has no effect if another worker has claimed the delivery since.
+# Has no effect if another worker has claimed the delivery in the meantime.
 _RECORD = """
 update deliveries set claimed_until = null, error = $3,
     delivered_at = case when $3 = '' then now() end,

@@ -176,7 +176,7 @@ def _locked(part: Path, flags: int, mode: int) -> BinaryIO | None:
             return None
         if _is_at(descriptor, part):
             return cast("BinaryIO", file)
-        file.close()  # the file has become the target meanwhile
+        file.close()  # another process has moved or deleted the file in the meantime
 
 
 def _again(file: BinaryIO) -> BinaryIO:

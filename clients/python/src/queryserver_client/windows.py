@@ -94,7 +94,7 @@ class _Window:
                 async for chunk in chunks:
                     self._received.put_nowait(chunk)
             if download.position != stop:
-                # Otherwise the next window would not follow on from this one.
+                # Otherwise the next window would not begin where this one ends.
                 message = f"a range of the file ended at byte {download.position} instead of {stop}"
                 raise ConnectionLost(message, is_sent=True)
         finally:

@@ -43,7 +43,10 @@ class HiveTables(Indexless):
     """Declares keys DISABLE NOVALIDATE, as Hive requires: they are hints for the planner and are not enforced."""
 
     def get_column_specification(self, column: Any, **kw: Any) -> str:
-        """Render a column. Hive permits one constraint per column, and a default is one, so NOT NULL is dropped."""
+        """Render a column, without NOT NULL if it has a default.
+
+        Hive permits only one constraint per column, and a default counts as a constraint.
+        """
         text = super().get_column_specification(column, **kw)
         return text.removesuffix(" NOT NULL") if self.get_column_default_string(column) is not None else text
 

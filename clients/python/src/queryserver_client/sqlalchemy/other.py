@@ -38,9 +38,10 @@ class OtherDialect(QueryserverDialect, MetadataCalls, DefaultDialect):
 
 
 class ManyRows(DefaultDialect):
-    """Mixin for engines on which inserting one row takes as long as hundreds. Must precede other base classes.
+    """Mixin for engines on which inserting one row takes as long as inserting hundreds.
 
-    Batches are smaller than SQLAlchemy's default, because Trino accepts at most 1 MB of SQL.
+    It must precede other base classes. Batches are smaller than SQLAlchemy's default, because Trino accepts at
+    most 1 MB of SQL.
     """
 
     use_insertmanyvalues = True

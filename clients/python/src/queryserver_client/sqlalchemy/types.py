@@ -43,7 +43,10 @@ class Uuid(sqltypes.Uuid[Any]):
 
     @property
     def render_bind_cast(self) -> bool:
-        """Whether to render a cast in dialects with casts. If digits are stored, a cast to CHAR would keep only one."""
+        """Whether to render a cast in dialects with casts.
+
+        If the engine stores the digits, a cast to CHAR would keep only the first digit.
+        """
         return self.native_uuid
 
     def bind_processor(self, dialect: Any) -> Process | None:
