@@ -68,7 +68,7 @@ class NewApiToken:
 
 @dataclass(frozen=True, slots=True)
 class ApiToken:
-    """An API token as listed. The secret itself is not stored."""
+    """An API token in a list. The secret itself is not stored."""
 
     id: UUID
     name: str

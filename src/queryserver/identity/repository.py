@@ -13,7 +13,7 @@ from queryserver.platform.database import Connection, Database
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A user as listed for administrators."""
+    """A user in a list for administrators."""
 
     id: int
     username: str

@@ -295,7 +295,7 @@ class ScheduleRuns:
 
     async def _claim_row(self, connection: Connection, row: Row, *, is_running: bool) -> RunStatus | None:
         try:
-            async with connection.transaction():  # a savepoint
+            async with connection.transaction():  # a savepoint, so that a failure does not affect the other rows
                 return await self._claim(connection, schedule_from_row(row), row["read_at"], is_running=is_running)
         except (asyncpg.InterfaceError, OSError):  # the connection failed, not the row
             raise

@@ -30,7 +30,7 @@ class _Collector:
         self._thread = 0
 
     def watch(self) -> None:
-        callbacks = getattr(gc, "callbacks", [])  # only CPython has them
+        callbacks = getattr(gc, "callbacks", [])  # only CPython has this list
         if self._note not in callbacks:
             callbacks.append(self._note)
 

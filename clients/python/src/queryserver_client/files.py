@@ -161,7 +161,7 @@ class Files:
                 body: FileListing = await self._transport.call("GET", "storage/list", params=params)
             except NotFound as error:
                 if number > 1 and error.code == "page_not_found":
-                    return  # entries were deleted meanwhile
+                    return  # entries were deleted in the meantime
                 raise
             for item in body["files"]:
                 yield _entry(item)

@@ -139,7 +139,7 @@ class Result:
     async def batches(self) -> "AsyncGenerator[pa.RecordBatch, None]":
         """Yield the rows as Arrow record batches as they arrive. Memory holds a few MiB of batches."""
         async with aclosing(self._arrow()) as items:
-            await anext(items)  # the schema
+            await anext(items)  # skips the schema
             async for batch in items:
                 yield batch
 

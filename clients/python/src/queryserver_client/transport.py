@@ -219,7 +219,7 @@ class Transport:
             if isinstance(error, httpx.UnsupportedProtocol):
                 raise ConfigurationError(f"{self.url} is not a valid server address") from error
             refusal = _tls_refusal(error) if isinstance(error, httpx.ConnectError) else None
-            if refusal is not None:  # retrying does not help
+            if refusal is not None:  # a retry would fail in the same way
                 raise ConnectionLost(f"{self.url}: {refusal}", attempts=max(1, attempts.made)) from error
             what = str(error) or type(error).__name__
             if again:

@@ -418,10 +418,14 @@ def _words(sql: str) -> list[str]:
 
 
 def _begins(words: list[str]) -> bool | None:
-    """Return whether a statement begins (True) or ends (False) a transaction; None if it does neither."""
+    """Return whether a statement begins (True) or ends (False) a transaction; None if it does neither.
+
+    `COMMIT AND CHAIN` begins the next transaction.
+    """
     if words[:1] == ["BEGIN"] or words[:2] == ["START", "TRANSACTION"]:
         return True
-    if not words or words[0] not in _ENDS or words[1:2] == ["PREPARED"] or "TO" in words:  # a savepoint
+    # COMMIT PREPARED and ROLLBACK TO do not end the current transaction.
+    if not words or words[0] not in _ENDS or words[1:2] == ["PREPARED"] or "TO" in words:
         return None
     return " AND CHAIN" in " ".join(words)
 

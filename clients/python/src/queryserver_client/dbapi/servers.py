@@ -154,7 +154,7 @@ def _close_abandoned() -> None:
         try:
             close = _abandoned.popleft()
         except IndexError:
-            return  # another thread took it
+            return  # another thread has taken the last entry
         close()
 
 

@@ -58,7 +58,7 @@ class PhoenixNames(IdentifierPreparer):
 
 
 class PhoenixTypes(PlainTypes):
-    decimal = "DECIMAL"  # stores any number of digits
+    decimal = "DECIMAL"  # without a precision, it stores any number of digits
 
 
 class PhoenixDialect(OtherDialect):
