@@ -491,7 +491,7 @@ class StatementDispatcher:
         self._received: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
 
     async def owner_for(self, data: str | None, *, session_owner: str | None) -> str | None:
-        """Return this process's owner name if a new statement will run here, otherwise None. Raises Stopping.
+        """Return this process's owner name if a new statement will run here, otherwise None. Raises `stopping`.
 
         `data` names the data that its connector opens exclusively (`Connectors.data_of`).
         """

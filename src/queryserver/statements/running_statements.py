@@ -220,7 +220,7 @@ class RunnerInstance:
     """Whether the grace period has expired, so that the process starts no statements at all."""
 
     def require_open(self) -> None:
-        """Raise Stopping if this process no longer starts new work."""
+        """Raise the error `stopping` if this process no longer starts new work."""
         if self.is_draining:
             raise stopping("This server is stopping and starts no new work. Retry the call.")
 

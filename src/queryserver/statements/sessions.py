@@ -71,7 +71,7 @@ class Sessions:
     async def create(self, user: User, new: NewSession) -> SessionRecord:
         """Open a persistent engine session, which lasts until it is closed or expires.
 
-        Raises InvalidParameter, UnknownDialect, EngineJwtRequired, too_many_sessions, Stopping, EngineError. After an
+        Raises InvalidParameter, UnknownDialect, EngineJwtRequired, too_many_sessions, stopping, EngineError. After an
         error, the caller has no session.
         """
         connector = self.connectors.resolve(user, new.connector)
