@@ -522,7 +522,7 @@ async def _prepare_database(settings: Settings, *, auto_migrate: bool = False) -
 
 
 def _serve_in_workers(settings: Settings) -> None:
-    """Serve in several processes. They read their settings from the environment, and are restarted when they end."""
+    """Serve in several processes, which read their settings from the environment and are restarted when they end."""
     # done once here instead of in each worker
     asyncio.run(_prepare_database(settings))
     # this process does not serve; each worker creates its own application

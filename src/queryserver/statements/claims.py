@@ -47,7 +47,7 @@ class StatementClaims:
     metrics: Metrics
     broker: Broker | None
     import_lost: Callable[[], None] | None
-    """Called after an import has ended because the process that ran it was lost."""
+    """Called after an import has failed because the process that ran it was lost."""
 
     async def claim(self, statement_id: UUID) -> bool:
         """Claim and start an announced statement. Return False if another process must run it."""

@@ -164,7 +164,7 @@ class StatementLeases:
         return await self._update(queries.SENT, lease)
 
     async def mark_running(self, lease: Lease, *, checkpoint: EngineCheckpoint | None = None) -> bool:
-        """Record that the engine has accepted the statement. With a `checkpoint`, another runner can resume it."""
+        """Record that the engine has accepted the statement. If `checkpoint` is set, another runner can resume it."""
         return await self._update(queries.RUNNING, lease, mark=self._sealed_checkpoint(checkpoint))
 
     async def report(

@@ -263,7 +263,7 @@ class RunnerHooks:
     imports: ImportOpener | None = None
     """Opens the session of an import."""
     import_lost: Callable[[], None] | None = None
-    """Called when an import has ended because its process was lost."""
+    """Called when an import has failed because the process that ran it was lost."""
 
 
 @dataclass(eq=False, repr=False)

@@ -272,7 +272,7 @@ class DataLeases:
         return name in self._names
 
     async def acquire_configured(self, *, take_over_all: bool = False) -> None:
-        """Try to acquire the data of all connectors. If `take_over_all` is set, also data that other processes hold."""
+        """Try to acquire the data of all connectors. If `take_over_all` is set, take data from other processes, too."""
         await self.acquire(self.connectors.data_to_hold() - self._names, take_over_all=take_over_all)
 
     async def acquire(self, names: Iterable[str], *, take_over_all: bool = False) -> None:

@@ -141,7 +141,7 @@ class Sessions:
         return orjson.dumps(await self._open_here(user, connector, record, None, database[0] if database else None))
 
     async def _close_unanswered(self, session_id: int) -> None:
-        """Close the record of a session whose id the client never received. The session's owner then closes it."""
+        """Close the record of a session whose id the client never received. Its owner then closes the session."""
         with suppress(DatabaseUnavailable):
             await self.records.close(session_id)
         await self.notices.publish(CLOSE_SESSION, str(session_id))

@@ -76,7 +76,7 @@ async def install_app_examples(
     request: Annotated[requests.InstallExamplesRequest, fields(requests.InstallExamplesRequest)],
     connectors: StoredConnectorsDep,
 ) -> Response:
-    """Install the examples of an application. `connectors` does the same as `connector/examples/install`."""
+    """Install the examples of an application. The name `connectors` has the effect of `connector/examples/install`."""
     name = request.app_name
     if name is None:
         raise MissingParameter("Missing parameter: app_name is required.")
