@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 class ErrorBody(TypedDict):
     """
-    A failed call. `code` is stable; `message` is for people and may change.
+    A failed call. `code` is stable. `message` is meant for people and may change.
     """
 
     status: Literal[-1, 1, 2, 5, 401, -3, -4]
@@ -399,7 +399,7 @@ class ExplainResponse(TypedDict):
 
 class ExplainFailure(TypedDict):
     """
-    The engine refused to explain the statement; HTTP 200.
+    The engine refused to explain the statement. The HTTP status is 200.
     """
 
     status: Literal[1]
@@ -495,7 +495,7 @@ class NotebookResponse(TypedDict):
 
 class Session(TypedDict):
     """
-    An engine session of the caller. Passwords in `properties` are replaced by empty text.
+    An engine session of the caller. Passwords in `properties` are replaced with empty strings.
     """
 
     type: str
@@ -567,7 +567,7 @@ class BrokerCheck(TypedDict):
 
 class HealthChecks(TypedDict):
     """
-    Checks of what the service needs, without addresses and error messages.
+    Checks of the components that the service requires, without addresses and error messages.
     """
 
     database: HealthCheck
@@ -588,7 +588,7 @@ class ReadyResponse(TypedDict):
 
 class NotReadyResponse(TypedDict):
     """
-    The instance does not accept calls, because something that it needs is unavailable or because it is stopping; HTTP 503.
+    The instance does not accept calls, because it is stopping or a required component is unavailable. The HTTP status is 503.
     """
 
     status: Literal[-1]
@@ -846,7 +846,7 @@ class TableDescription(TypedDict):
 
 class ColumnDescription(TypedDict):
     """
-    Statistics of a column that the engine already has.
+    Statistics that the engine has already computed for a column.
     """
 
     status: Literal[0]
@@ -1235,7 +1235,7 @@ class AdminStatementResponse(TypedDict):
 
 class AdminCancelResponse(TypedDict):
     """
-    The statement after the cancellation was requested. It may still be running, if its engine has not confirmed.
+    The statement after the cancellation was requested. It may still be running if its engine has not confirmed the cancellation.
     """
 
     status: Literal[0]
@@ -1618,7 +1618,7 @@ class BulkResponse(TypedDict):
 
 class RunningOperation(TypedDict):
     """
-    The operation continues after the response; HTTP 202.
+    The operation continues after the response. The HTTP status is 202.
     """
 
     status: Literal[0]
@@ -2393,7 +2393,7 @@ class EmailTestResponse(TypedDict):
 
 class StatementFailure(TypedDict):
     """
-    A recorded statement that did not succeed; HTTP 200.
+    A recorded statement that did not succeed. The HTTP status is 200.
     """
 
     status: Literal[1, 401, -3, -4]

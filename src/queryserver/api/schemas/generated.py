@@ -8,7 +8,7 @@ from queryserver.api.schemas.fields import Omittable, Time, WireModel, one_of
 
 class ErrorBody(WireModel):
     """
-    A failed call. `code` is stable; `message` is for people and may change.
+    A failed call. `code` is stable. `message` is meant for people and may change.
     """
 
     status: Annotated[int, one_of(-1, 1, 2, 5, 401, -3, -4)]
@@ -417,7 +417,7 @@ class ExplainResponse(WireModel):
 
 class ExplainFailure(WireModel):
     """
-    The engine refused to explain the statement; HTTP 200.
+    The engine refused to explain the statement. The HTTP status is 200.
     """
 
     status: Literal[1]
@@ -516,7 +516,7 @@ class NotebookResponse(WireModel):
 
 class Session(WireModel):
     """
-    An engine session of the caller. Passwords in `properties` are replaced by empty text.
+    An engine session of the caller. Passwords in `properties` are replaced with empty strings.
     """
 
     type: str
@@ -588,7 +588,7 @@ class BrokerCheck(WireModel):
 
 class HealthChecks(WireModel):
     """
-    Checks of what the service needs, without addresses and error messages.
+    Checks of the components that the service requires, without addresses and error messages.
     """
 
     database: HealthCheck
@@ -609,7 +609,7 @@ class ReadyResponse(WireModel):
 
 class NotReadyResponse(WireModel):
     """
-    The instance does not accept calls, because something that it needs is unavailable or because it is stopping; HTTP 503.
+    The instance does not accept calls, because it is stopping or a required component is unavailable. The HTTP status is 503.
     """
 
     status: Literal[-1]
@@ -867,7 +867,7 @@ class TableDescription(WireModel):
 
 class ColumnDescription(WireModel):
     """
-    Statistics of a column that the engine already has.
+    Statistics that the engine has already computed for a column.
     """
 
     status: Literal[0]
@@ -1265,7 +1265,7 @@ class AdminStatementResponse(WireModel):
 
 class AdminCancelResponse(WireModel):
     """
-    The statement after the cancellation was requested. It may still be running, if its engine has not confirmed.
+    The statement after the cancellation was requested. It may still be running if its engine has not confirmed the cancellation.
     """
 
     status: Literal[0]
@@ -1660,7 +1660,7 @@ class BulkResponse(WireModel):
 
 class RunningOperation(WireModel):
     """
-    The operation continues after the response; HTTP 202.
+    The operation continues after the response. The HTTP status is 202.
     """
 
     status: Literal[0]
@@ -2442,7 +2442,7 @@ class EmailTestResponse(WireModel):
 
 class StatementFailure(WireModel):
     """
-    A recorded statement that did not succeed; HTTP 200.
+    A recorded statement that did not succeed. The HTTP status is 200.
     """
 
     status: Annotated[int, one_of(1, 401, -3, -4)]
