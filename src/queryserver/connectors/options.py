@@ -38,7 +38,7 @@ _KINDS: Sequence[Kind] = (driver_not_allowed, option_not_allowed, host_not_allow
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A problem with an option. `text` follows the name, without a full stop, and contains no secret."""
+    """A problem with an option. `text` follows the name, has no final period, and contains no secret."""
 
     setting: str
     text: str

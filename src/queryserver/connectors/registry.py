@@ -178,7 +178,7 @@ class Connectors:
         return background(self._watch(), "stored-connectors")
 
     def may_have_changed(self) -> None:
-        """Request a reread. Call this after a change notification, or if notifications may have been lost."""
+        """Request a new read of the stored connectors, after a change or if a notification may have been lost."""
         self._stale.set()
 
     async def changes(self) -> AsyncGenerator[None]:

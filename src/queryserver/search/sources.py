@@ -204,7 +204,7 @@ def _other_cases(literals: Sequence[str]) -> tuple[str, str]:
 
 @cache
 def _foldings() -> Sequence[tuple[str, str]]:
-    """Return all non-ASCII letters that fold to another letter. The last such letters in Unicode are Adlam."""
+    """Return all non-ASCII letters that fold to another letter. In Unicode, the Adlam letters are the last of them."""
     letters = (chr(code) for code in range(0x80, 0x1E944) if not 0xD800 <= code < 0xE000)
     return [(letter, plain) for letter in letters if (plain := folded(letter)) != letter]
 

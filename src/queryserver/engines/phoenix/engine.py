@@ -28,7 +28,7 @@ class PhoenixEngine:
     """Runs statements on one Query Server. `SessionOptions.database` is a schema name."""
 
     dialect = "phoenix"
-    lists_functions = False  # SYSTEM.FUNCTION contains only user-defined functions, and built-in ones are not listed
+    lists_functions = False  # SYSTEM.FUNCTION contains only user-defined functions, not built-in functions
 
     def __init__(self, address: PhoenixAddress, *, read_only: bool = False) -> None:
         self._address = address

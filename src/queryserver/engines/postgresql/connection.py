@@ -77,7 +77,7 @@ class PostgresqlConnection(TappedConnection):
             self.decode_as(codec, oid)
 
     async def prepare_described(self, sql: str) -> tuple[PreparedStatement, tuple[Field, ...]]:
-        """Prepare a statement without executing it. Return it with its columns, which are empty without a result set.
+        """Prepare a statement without executing it. Return it and its columns, if it has a result set.
 
         The statement is named, so that the server detects table changes made before the rows are read.
         """

@@ -310,7 +310,7 @@ def properties(statement: str) -> Mapping[str, str]:
 
 
 def owner(statement: str) -> tuple[str, str]:
-    """Parse the owner's kind (`USER` or `ROLE`) and name after AUTHORIZATION. Without this clause, both are empty."""
+    """Parse the owner's kind (`USER` or `ROLE`) and name after AUTHORIZATION; both are empty if it is missing."""
     match = _OWNER.search(statement)
     if match is None:
         return "", ""

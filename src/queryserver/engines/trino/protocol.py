@@ -90,8 +90,8 @@ def final_error(transient: TransientFailure, *, sent: bool) -> errors.EngineErro
 def engine_error(error: Mapping[str, Any], *, before: int = 0) -> errors.EngineError:
     """Convert a page's `error` to a domain error.
 
-    `before` is the length of the text that precedes the user's statement (EXECUTE IMMEDIATE); error positions are
-    corrected by it.
+    `before` is the length of the text that precedes the user's statement (EXECUTE IMMEDIATE). It is subtracted from
+    error positions.
     """
     name = str(error.get("errorName") or "")
     message = str(error.get("message") or name or "The query failed.").strip()[:_MESSAGE_CHARS]
