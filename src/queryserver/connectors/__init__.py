@@ -1,1 +1,1 @@
-"""Connectors: the catalog of types, their options, stored instances and connection tests."""
+"""Implements connectors: the catalog of types, their options, stored instances and connection tests."""

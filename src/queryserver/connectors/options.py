@@ -1,4 +1,4 @@
-"""The options of connectors: one model per interface (Contract platform 5.11).
+"""Defines the options of connectors, with one model per interface (Contract platform 5.11).
 
 A model describes an interface's options: names, types, ranges, defaults and meaning. The catalog lists the model's
 options in addition to those in its own table. `read_options` validates values with the model, and the engine builder

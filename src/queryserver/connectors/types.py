@@ -1,4 +1,4 @@
-"""The catalog of connector types, one row per dialect and interface (Contract platform 5.1).
+"""Defines the catalog of connector types, with one row per dialect and interface (Contract platform 5.1).
 
 `catalog.txt` is the table of Contract platform 5.10. `connectors/engine_builders.py` lists what else a new dialect
 needs.

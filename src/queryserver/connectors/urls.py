@@ -1,4 +1,4 @@
-"""Options of the interface `sqlalchemy`: the driver URL and its options (Contract platform 5.11)."""
+"""Defines the options of the interface `sqlalchemy`: the driver URL and its options (Contract platform 5.11)."""
 
 import re
 from collections.abc import Mapping

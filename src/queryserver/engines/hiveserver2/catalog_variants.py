@@ -216,7 +216,7 @@ class ImpalaCatalog(HiveFamilyCatalog):
         return next((one for one in _functions(rows) if one.name == name.lower()), None)
 
     async def _partitions(self, table: str) -> list[Partition]:
-        """List partitions. Each row has the partition values, then counts and sizes; the last row is a total."""
+        """List partitions. Each row contains the partition values, then counts and sizes; the last row is a total."""
         rows = [[cell(one) for one in row] for row in await self._read(f"SHOW PARTITIONS {table}")]
         return [tuple(row) for row in rows if row[0] != "Total"]
 

@@ -130,7 +130,7 @@ class Hs2Session(OperationSession[Hs2Operation]):
     def written(self, statement: BoundStatement) -> str:
         """Render the statement with its parameters as literals.
 
-        Raises StatementRejected if parameters are not supported.
+        Raises StatementRejected if the engine does not support parameters.
         """
         if self._variant.literals is None:
             raise errors.StatementRejected("This engine does not support statement parameters.")

@@ -510,7 +510,7 @@ class MysqlStatement(DriverStatement):
         try:
             with statement_errors(started=True):
                 await self._connection.drain()
-                # A late interrupt hits this statement instead of the next one.
+                # A late interrupt cancels this statement instead of the next one.
                 await self._connection.run("DO 0")
         except errors.EngineError as error:
             if not self.was_interrupted(error):

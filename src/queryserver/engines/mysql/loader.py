@@ -170,7 +170,7 @@ class MysqlLoader(loader.StatementLoader):
         """Roll back. If that fails on a live connection, leave the staging table in the ledger."""
         try:
             async with asyncio.timeout(_LAST_STEP_S):
-                with suppress(EngineError):  # a late interrupt hits this statement instead of the next
+                with suppress(EngineError):  # a late interrupt cancels this statement instead of the next
                     await loader.execute(self._session, "DO 0")
                 await loader.execute(self._session, "ROLLBACK")
         except (EngineError, TimeoutError):
