@@ -201,7 +201,7 @@ class SampleTarget:
 
 @dataclass(frozen=True, slots=True)
 class TableSample:
-    """Sampled rows as JSON. `message` explains why rows are missing."""
+    """Sampled rows as JSON. `message` explains why rows are missing; empty if the sample is complete."""
 
     columns: Sequence[Column] = ()
     rows_json: bytes = b"[]"

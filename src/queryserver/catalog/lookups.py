@@ -1,7 +1,8 @@
-"""Answers catalog and sample queries from the cache, or on the engine within limits (Contract editor 10).
+"""Runs catalog queries and other metadata lookups, with limits on their number and duration (Contract editor 10).
 
-Concurrent identical lookups share one query. If another process holds the data, lookups are forwarded to that process.
-The service database stores the cache per user and connector, in compressed form.
+Results of catalog queries are cached, and concurrent identical queries share one lookup. If another process holds the
+data, lookups are forwarded to that process. The service database stores the cache per user and connector, in compressed
+form.
 """
 
 import asyncio
@@ -254,7 +255,7 @@ class Lookups:
 
     @asynccontextmanager
     async def catalog(self, user: User, connector: Connector) -> AsyncGenerator[protocol.Catalog]:
-        """Open a catalog with the user's rights, within the limits. Raises the same errors as `run`."""
+        """Open a catalog with the user's rights, once a lookup slot is free. Raises the same errors as `run`."""
         _as_catalog(self.connectors.engine(connector), connector)
         async with (
             self._engine_options(user, connector) as (engine, options),
@@ -266,7 +267,7 @@ class Lookups:
     async def session(
         self, user: User, connector: Connector, database: str | None = None
     ) -> AsyncGenerator[protocol.EngineSession]:
-        """Open an engine session for a single lookup, within the limits. Raises the same errors as `run`."""
+        """Open an engine session for one lookup, once a lookup slot is free. Raises the same errors as `run`."""
         async with (
             self._engine_options(user, connector, database) as (engine, options),
             engine.session(user, options) as session,

@@ -74,9 +74,9 @@ class DriverThreads:
         self._closed = False
 
     def start(self, call: Callable[[], ResultT], *, user_id: int) -> Future[ResultT]:
-        """Run a call of a user's statement once a thread is free for that user, and return the call's future.
+        """Schedule a driver call for a user's statement and return the call's future.
 
-        Raises EngineUnavailable after `close`.
+        The call runs once a thread is free for that user. Raises EngineUnavailable after `close`.
         """
         self._check_open()
         outcome, loop = Future[ResultT](), asyncio.get_running_loop()
@@ -168,7 +168,7 @@ def _mark_retrieved(ended: asyncio.Future[ResultT]) -> None:
 
 
 class Interrupted(StatementRejected):
-    """The driver ended a call because `interrupt` was called."""
+    """Raised when the driver ends a call because `interrupt` was called."""
 
     def __init__(self) -> None:
         super().__init__("The statement was stopped.")
@@ -283,7 +283,7 @@ class ThreadedOperation:
             for batch in await self._read():
                 yield batch
 
-    async def logs(self, start: int) -> Sequence[str]:  # noqa: ARG002 there are none
+    async def logs(self, start: int) -> Sequence[str]:  # noqa: ARG002 blocking drivers have no logs
         return ()
 
     async def cancel(self) -> None:
@@ -329,7 +329,7 @@ class ThreadedOperation:
             self._error = self._error or Interrupted()
             raise self._error
         self.call = self._start(lambda: batches.extend(answer.next_batches()), ended.set)
-        await ended.wait()  # bounded, because `cancel` and `close` make the driver call return
+        await ended.wait()  # this wait is bounded, because `cancel` and `close` make the driver call return
         if self._error is not None:
             raise self._error
         self.call.result()

@@ -1,4 +1,4 @@
-"""Shared code for engine catalogs: quoting and matching names, reading small results, building sample queries."""
+"""Shared code for engine catalogs: quoting and matching names, reading small results, and building sample queries."""
 
 import asyncio
 from collections.abc import Callable, Collection, Generator, Iterable, Sequence
@@ -104,11 +104,10 @@ async def read_rows(session: EngineSession, statement: str, *, max_rows: int = M
 
 
 def merged_functions(rows: Iterable[Row], *, is_persistent: str = "") -> list[FunctionDescription]:
-    """Build function descriptions from rows of `name, arguments, return type, whether it is built in, description`, in
-    row order.
+    """Build function descriptions, in row order.
 
-    Each distinct argument list of a function becomes a signature line. The other fields come from the function's first
-    row.
+    The rows contain `name, arguments, return type, whether it is built in, description`. Each distinct argument list of
+    a function becomes a signature line. The other fields come from the function's first row.
     """
     overloads = dict[str, list[Row]]()
     for row in rows:
@@ -157,7 +156,7 @@ def sample_query(
 ) -> str:
     """Return a query that samples rows of `source` or values of its column `value`. Both must already be quoted.
 
-    `order` builds a sort key from a value and ASC or DESC, with NULL last.
+    `order` builds the sort key for a value and a direction (ASC or DESC), and must put NULL last.
     """
     if value is None:
         return f"SELECT * FROM {source} LIMIT {SAMPLE_ROWS}"

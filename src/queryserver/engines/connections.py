@@ -15,7 +15,7 @@ from queryserver.errors.statements import EngineError, EngineUnavailable
 
 
 class PooledConnection(Protocol):
-    """The methods that the pool calls on a connection. They never raise."""
+    """A connection that a pool can keep. Its methods never raise."""
 
     def is_closed(self) -> bool:
         """Return whether the connection is closed or lost."""
@@ -204,13 +204,13 @@ class _NamedContext(ssl.SSLContext):
         incoming: ssl.MemoryBIO,
         outgoing: ssl.MemoryBIO,
         server_side: bool = False,
-        server_hostname: str | bytes | None = None,  # noqa: ARG002 an address
+        server_hostname: str | bytes | None = None,  # noqa: ARG002 this is an address
         session: ssl.SSLSession | None = None,
     ) -> ssl.SSLObject:
         name = self.server_name
         return super().wrap_bio(incoming, outgoing, server_side=server_side, server_hostname=name, session=session)
 
-    def wrap_socket(self, sock: Any, *_: Any, server_hostname: Any = None, **options: Any) -> ssl.SSLSocket:  # noqa: ARG002 as above
+    def wrap_socket(self, sock: Any, *_: Any, server_hostname: Any = None, **options: Any) -> ssl.SSLSocket:  # noqa: ARG002 this is an address
         return super().wrap_socket(sock, server_hostname=self.server_name, **options)
 
 

@@ -7,8 +7,7 @@ from typing import TypeAlias
 from queryserver.errors.statements import ErrorExcerpt, ErrorLocation, LineColumn, Rest, Unit
 
 _MAX_TEXT_CHARACTERS = 64 * 1024
-"""Number of characters of a message that are searched, because some messages repeat a statement of several megabytes.
-"""
+"""Maximum number of characters searched, because some messages repeat a statement of several megabytes."""
 
 _NUMBER = r"(\d{1,7})"
 _PositionPattern: TypeAlias = tuple[re.Pattern[str], Callable[[re.Match[str]], ErrorLocation]]
@@ -50,7 +49,9 @@ NEAR_POSITIONS: Sequence[_PositionPattern] = ((re.compile(rf"' at line {_NUMBER}
 """MySQL and MariaDB messages, which quote up to 80 bytes of the statement from the error position on."""
 
 HIVE: Sequence[_PositionPattern] = ((re.compile(rf"\b[Ll]ine {_NUMBER}:{_NUMBER}\b"), _from_zero(Unit.UTF16)),)
-"""`ParseException line 1:7` and `SemanticException [Error 10001]: Line 1:14`. Columns count UTF-16 code units from 0.
+"""`ParseException line 1:7` and `SemanticException [Error 10001]: Line 1:14`.
+
+Columns count UTF-16 code units and start at 0.
 """
 
 SPARK: Sequence[_PositionPattern] = (

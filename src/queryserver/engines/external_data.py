@@ -65,10 +65,10 @@ class StatementFiles(Protocol):
     async def glob(self, pattern: str) -> Sequence[StoredFile]:
         """Return the matching files (not directories), sorted by path; empty if nothing matches.
 
-        Patterns follow DuckDB: `*`, `?`, `[a-c]` and `[!a]` match within a name, including a leading dot; a path
-        segment `**` matches any number of directories; `[*]` is a literal star, and `{a,b}` is not special. If nothing
-        matches but a file with exactly the pattern's name exists, that file is returned. Symbolic links are skipped.
-        Raises too_many_entries.
+        Patterns follow DuckDB's syntax: `*`, `?`, `[a-c]` and `[!a]` match within a name, including a leading dot. A
+        path segment `**` matches any number of directories. `[*]` is a literal star, and `{a,b}` is not special. If
+        nothing matches but a file with exactly the pattern's name exists, that file is returned. Symbolic links are
+        skipped. Raises too_many_entries.
         """
         ...
 

@@ -130,7 +130,7 @@ class Staging:
 async def staging_table(
     table: TableName, ledger: LoadLedger, drop: Callable[[], Awaitable[None]]
 ) -> AsyncGenerator[Staging]:
-    """Manage a staging table that the block creates. The table is dropped on exit unless the block published it.
+    """Manage a staging table that the block creates. Drop the table on exit unless the block has published it.
 
     The ledger contains the table from before the block until the table is gone. If the block raises BatchesFailed, the
     original error is raised instead.

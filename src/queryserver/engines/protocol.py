@@ -190,7 +190,7 @@ class EngineCapabilities:
     reads_files: bool = False
     """Statements may reference files in the configured stores; sessions receive `SessionOptions.files`."""
     writes_files: bool = False
-    """If `reads_files` is set: statements may also write such files, unless the connector is read-only."""
+    """Statements may also write these files, unless the connector is read-only. Requires `reads_files`."""
     reads_results: bool = False
     """Statements may read stored results as tables; sessions receive `SessionOptions.results`."""
 
@@ -245,10 +245,10 @@ class OperationState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OperationStatus:
-    """A statement's status. `progress` is 0 to 100, or None if unknown; `error` is set if and only if the state is
-    FAILED.
+    """A statement's status.
 
-    `modified_rows` is None until known. If there is a result set, the count is final only once `batches` is exhausted.
+    `progress` is 0 to 100, or None if unknown. `error` is set if and only if the state is FAILED. `modified_rows` is
+    None until known. If there is a result set, the count is final only once `batches` is exhausted.
     """
 
     state: OperationState
@@ -284,13 +284,13 @@ class EngineSession(Protocol):
         ...
 
     async def columns(self, handle: OperationHandle) -> tuple[Column, ...]:
-        """Return the result columns in order. Call only after FINISHED with a result set."""
+        """Return the result columns in order. Must be called only after FINISHED with a result set."""
         ...
 
     def batches(self, handle: OperationHandle) -> AsyncIterator[pa.RecordBatch]:
         """Read the rows in order, once. Batches are limited in size and have one field per result column, in order.
 
-        Raises StatementRejected if the engine fails while producing rows, OutcomeUnknown if the connection is lost.
+        Raises StatementRejected if the engine fails while producing rows, and OutcomeUnknown if the connection is lost.
         """
         ...
 

@@ -17,7 +17,7 @@ Values = Sequence[Any]
 
 @dataclass(frozen=True, slots=True)
 class DeclaredColumn:
-    """A column and the Arrow type of its values, unless a value does not fit that type."""
+    """A column and the intended Arrow type of its values. `ColumnReader` handles values that do not fit the type."""
 
     column: Column
     arrow: pa.DataType

@@ -36,7 +36,7 @@ _MAX_BYTES = 16 * 1024 * 1024
 
 
 class Stopped(errors.StatementRejected):
-    """The statement was canceled before its next request was sent."""
+    """Raised if the statement was canceled before its next request was sent."""
 
     def __init__(self) -> None:
         super().__init__("canceling statement due to user request")

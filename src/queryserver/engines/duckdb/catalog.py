@@ -1,4 +1,4 @@
-"""Reads a database's metadata from DuckDB's table functions. `<DB>` is a schema of the one open database.
+"""Reads a database's metadata from DuckDB's table functions. The contract's `<DB>` is a schema of the open database.
 
 Names match case-insensitively. Qualified names start with the database name, because a schema may have the same name.
 """
@@ -17,7 +17,7 @@ _TYPES_WITH_EXACT_BOUNDS = frozenset({
     "uhugeint", "float", "double", "decimal", "date", "time", "timestamp", "timestamp_s",
     "timestamp_ms", "timestamp_ns",
 })  # fmt: skip
-"""Types whose stored minimum and maximum are exact; for text types, DuckDB truncates them to a few bytes."""
+"""Types whose stored minimum and maximum are exact. For text types, DuckDB truncates both to a few bytes."""
 
 _THIS_DATABASE = "database_name = current_database()"
 _TABLES = """

@@ -84,7 +84,7 @@ class _CheckedRow:
 
 
 class _CombinedRowsRejected(Exception):
-    """The statement that combines several rows has failed; the rows must be run one by one."""
+    """Raised if the statement that combines several rows fails, so that the rows must be run one by one."""
 
 
 _Plan: TypeAlias = tuple[duckdb.DuckDBPyRelation, list[str]]
@@ -201,7 +201,7 @@ class DuckdbConnection:
         with self._watched_rows(statement):
             if self._in_transaction():
                 return DuckdbAnswer(modified_rows=self._run_rows_separately(statement))
-            with suppress(_CombinedRowsRejected):  # rolled back; the retry row by row reports which row failed
+            with suppress(_CombinedRowsRejected):  # rolled back; running the rows one by one reports which row fails
                 return DuckdbAnswer(modified_rows=self._in_own_transaction(self._run_rows_combined, statement))
             return DuckdbAnswer(modified_rows=self._in_own_transaction(self._run_rows_separately, statement))
 
@@ -370,7 +370,7 @@ class DuckdbConnection:
         return self._watch.over(self.native.interrupt) if may_grow and self._watch is not None else nullcontext()
 
     def _used_bytes(self) -> int:
-        """Return the bytes in use, excluding free blocks inside the file, which new rows fill first."""
+        """Return the number of bytes in use. Free blocks inside the file do not count, because new rows fill them."""
         with self.native.cursor() as connection:
             with suppress(duckdb.Error):  # a checkpoint frees the blocks of dropped tables
                 connection.execute("CHECKPOINT")

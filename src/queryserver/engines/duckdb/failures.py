@@ -46,7 +46,10 @@ def may_invalidate_database(text: str) -> bool:
 
 @contextmanager
 def opening_errors() -> Generator[None]:
-    """Translate errors on opening a database. DuckDB's messages reveal the path and the process that has it open."""
+    """Translate errors on opening a database.
+
+    DuckDB's messages would reveal the path and the process that has the file open.
+    """
     try:
         yield
     except duckdb.Error as error:
@@ -61,8 +64,8 @@ def statement_errors(
 ) -> Generator[None]:
     """Translate statement errors and remove `root` from paths in messages.
 
-    `error_of` returns the server's own error behind a DuckDB message, if any. `lines_before` is the number of lines
-    before the text sent to DuckDB; it is added to the line numbers in DuckDB's messages.
+    `error_of` returns the server's own error that caused a DuckDB message, if any. `lines_before` is the number of
+    lines before the text sent to DuckDB. It is added to the line numbers in DuckDB's messages.
     """
     try:
         yield
@@ -119,7 +122,7 @@ def _rejected(text: str, root: Path | None, lines_before: int) -> errors.EngineE
 
 
 def location_of(text: str) -> errors.ErrorLocation | None:
-    """Return an error's position; None if DuckDB's caret refers to another text, such as a view definition."""
+    """Return an error's position; None if DuckDB's caret refers to other text, such as a view definition."""
     location = find_location(text, LABELED_POSITIONS)
     message = text.partition("\n\nLINE ")[0]
     return location if isinstance(location, errors.ErrorExcerpt) and _is_plausible(location, message) else None
@@ -158,7 +161,7 @@ def without_excerpt() -> Generator[None]:
 def _clean_message(text: str, root: Path | None) -> str:
     for mark in _TRACE_MARKS:
         text = text.partition(mark)[0]
-    if _PYTHON_TRACE in text:  # a defect in a callback
+    if _PYTHON_TRACE in text:  # a bug in a callback
         return "IO Error: a file could not be read or written."
     if root is not None:
         text = text.replace(f"{root}/", "").replace(str(root), "")

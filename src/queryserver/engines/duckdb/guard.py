@@ -25,7 +25,10 @@ _BLANKS = re.compile(r"[^\S\x00-\x7f]|[\u200b\u2060\ufeff]")
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token of a statement. `kind` is DuckDB's name: keyword, identifier, operator, numeric_const, string_const."""
+    """A token of a statement.
+
+    `kind` is DuckDB's token type: keyword, identifier, operator, numeric_const or string_const.
+    """
 
     kind: str
     text: str
@@ -105,7 +108,7 @@ _DISABLED_FUNCTIONS = frozenset({
     "create_external_resource", "deregister_external_resource", "destroy_external_resource", "disable_logging",
     "disable_profiling", "enable_logging", "enable_profiling", "force_checkpoint", "json_execute_serialized_sql",
     "register_external_resource", "register_external_resource_type", "truncate_duckdb_logs", "write_log",
-    # These open files that no statement has listed before (ADR 76).
+    # These functions open files that no statement has listed before (ADR 76).
     "read_single_csv_file", "read_single_json_file", "read_single_parquet_file",
 })  # fmt: skip
 _BEFORE_TABLES = frozenset({"into", "table", "exists"})
@@ -121,7 +124,7 @@ def refuse_outside_access(
 ) -> None:
     """Reject a statement that would affect other files, databases or sessions, or reveal paths.
 
-    `tokens` come from a text that contains only the statement and comments. `copies_files` permits COPY from or to
+    `tokens` come from SQL text that contains only the statement and comments. `copies_files` permits COPY from or to
     store files. Raises StatementRejected.
     """
     kind, query = statement_kind(statement), statement.query
@@ -166,7 +169,7 @@ def _refuse_settings(tokens: Sequence[Token]) -> None:
 
 
 def _without_explain(tokens: Sequence[Token]) -> Iterator[Token]:
-    """Yield the tokens after any EXPLAIN prefixes with their options and ANALYZE."""
+    """Skip EXPLAIN prefixes with their options and ANALYZE, and yield the remaining tokens."""
     position = 0
     while position < len(tokens) and tokens[position].name == "explain":
         position += 1

@@ -102,7 +102,7 @@ class ReadBuffers:
             return None
         try:
             return self._threads.submit(fetch, start, length)
-        except RuntimeError:  # closed
+        except RuntimeError:  # the threads have been shut down
             self.give_back(length)
             return None
 

@@ -67,7 +67,7 @@ class ResultViews:
     def end(self) -> None:
         """Unregister the tables.
 
-        Call this when the statement has ended and no reader of its rows is open. Idempotent.
+        Must be called once the statement has ended and no reader of its rows is open. Idempotent.
         """
         tables, self._tables = self._tables, {}
         self._failures = {}

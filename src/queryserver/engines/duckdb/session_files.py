@@ -30,7 +30,8 @@ _SQLSTATES = {"permission_denied": "42501"}
 class SessionFileAccess:
     """Runs the statements of a DuckDB session one after another, and controls the files that they access.
 
-    If a statement must lose its access to a file, another session interrupts the statement from its own thread.
+    If a statement loses its right to a file, the session that detects this interrupts the statement from its own
+    thread.
     """
 
     def __init__(self, systems: FileSystems, files: RemoteFiles, interrupt: Callable[[], None]) -> None:

@@ -40,7 +40,7 @@ _HEAD_BYTES = 64 * 1024
 _FIRST_BYTES = 4096
 _MAX_CONCURRENT_HEADS = 8
 _METADATA_BYTES = 2048
-"""Enough for the metadata of most batches; longer metadata needs a second read."""
+"""Number of bytes first read for a batch's metadata. This suffices for most batches; others need a second read."""
 
 # Field numbers in Arrow's Message.fbs and File.fbs, and the header type of a record batch.
 _VERSION, _HEADER_TYPE, _HEADER, _BODY_LENGTH = range(4)

@@ -22,9 +22,9 @@ _DIRECTORY = ".duckdb-temporary"
 
 
 class ProcessDirectory:
-    """A directory for the temporary files of this process's in-memory databases. Creating it blocks.
+    """A directory for the temporary files of this process's in-memory databases.
 
-    Directories left by killed processes are removed first. Raises OSError.
+    The constructor first removes directories that killed processes have left. Raises OSError.
     """
 
     def __init__(self, root: Path) -> None:

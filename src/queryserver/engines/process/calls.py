@@ -35,7 +35,7 @@ class FileMethod(StrEnum):
 
 
 class Caller(Protocol):
-    """Implemented by `ServerCalls`, and by fakes in tests."""
+    """Sends calls to the server. Implemented by `ServerCalls`, and by fakes in tests."""
 
     def call(self, session: int, method: str, arguments: Mapping[str, Any], content: Content = b"") -> Frame: ...
 
@@ -90,7 +90,7 @@ class RemoteFiles:
 
 
 def encode_file(file: StoredFile) -> list[Any]:
-    """Encode a file as JSON."""
+    """Encode a file as a JSON array."""
     modified = file.modified.timestamp() if file.modified is not None else None
     return [file.path, file.size, modified, file.is_directory, file.version]
 

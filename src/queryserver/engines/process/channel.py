@@ -28,7 +28,7 @@ Content = bytes | bytearray | memoryview | pa.Buffer
 
 
 class ChannelClosed(Exception):
-    """The peer closed the channel or sent an invalid frame."""
+    """Raised if the peer has closed the channel or sent an invalid frame."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,8 @@ _MAX_CALLS = 32
 """Maximum number of calls from one process that the server handles concurrently."""
 
 _MAX_SILENCE_S = 30.0
-"""A process that does not respond for this long is killed at the next request, because its control thread hangs."""
+"""A process that has not responded for this long is killed at the next request, because its control thread must hang.
+"""
 _STDERR_S = 1.0
 _STDERR_BYTES = 64 * 1024
 _STDERR_PAUSE_S = 0.02

@@ -315,7 +315,7 @@ class _Session:
     def _send_rows(self) -> None:
         """Send rows up to the size of one batch.
 
-        The server holds each frame in memory, and a driver's batches may be larger.
+        The size is limited because the server holds each frame in memory. A driver's batches may be larger.
         """
         answer = self._answer
         assert answer is not None  # noqa: S101 the server has received its columns

@@ -40,7 +40,7 @@ def unpacked(content: Content, kind: type[SentT]) -> SentT:
 
 
 def encode_error(error: QueryServerError) -> dict[str, Any]:
-    """Encode an error as JSON."""
+    """Encode an error as a JSON object."""
     message: dict[str, Any] = {
         "class": _INTERRUPTED if isinstance(error, Interrupted) else type(error).__name__,
         "code": error.code,

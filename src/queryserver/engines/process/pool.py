@@ -35,7 +35,7 @@ class ProcessLosses:
         self._records = dict[int, _LossRecord]()
 
     def require_admitted(self, user_id: int) -> None:
-        """Refuse a user who must wait. Raises TooManyRequests."""
+        """Raise TooManyRequests if the user must still wait after repeated losses."""
         record = self._records.get(user_id)
         if record is not None and (left := record.waits_until - self._clock()) > 0:
             raise TooManyRequests(
@@ -45,9 +45,9 @@ class ProcessLosses:
             )
 
     def note(self, user_id: int, share: float) -> None:
-        """Record the loss of a process that ran the user's statements.
+        """Record the loss of a process that was running the user's statements.
 
-        `share` is the user's share of the loss, 0 to 1.
+        `share` is the user's share of the responsibility, from 0 to 1.
         """
         now = self._clock()
         self._records = {user: one for user, one in self._records.items() if now - one.lost_at < 8 * _HALF_LIFE_S}

@@ -1,1 +1,1 @@
-"""Supports any installed SQLAlchemy dialect with a blocking DBAPI driver, run in a bounded number of threads."""
+"""Supports any installed SQLAlchemy dialect with a blocking DBAPI driver. Driver calls run in a few threads."""

@@ -35,7 +35,7 @@ class SqlalchemyCatalog:
         return await self._inspect(sa.Inspector.get_schema_names)
 
     async def database(self, database: str) -> protocol.DatabaseDescription:
-        """Return the database's name; the Inspector provides nothing else."""
+        """Return a description with only the database's name, because the Inspector provides nothing else."""
         return protocol.DatabaseDescription(await self._inspect(partial(_schema, database)))
 
     async def tables(self, database: str) -> Sequence[protocol.TableSummary]:
@@ -45,7 +45,7 @@ class SqlalchemyCatalog:
     async def table(self, database: str, table: str) -> protocol.TableDescription:
         return await self._inspect(partial(_table, database, table))
 
-    async def column_statistics(self, table: protocol.TableDescription, column: str) -> protocol.ColumnStatistics:  # noqa: ARG002 there are none
+    async def column_statistics(self, table: protocol.TableDescription, column: str) -> protocol.ColumnStatistics:  # noqa: ARG002 there are no statistics
         return protocol.ColumnStatistics(message="This data source's driver provides no statistics.")
 
     async def functions(self, database: str | None) -> Sequence[protocol.FunctionDescription]:
@@ -53,7 +53,7 @@ class SqlalchemyCatalog:
             await self.database(database)
         return []
 
-    async def function(self, database: str | None, name: str) -> protocol.FunctionDescription | None:  # noqa: ARG002 as above
+    async def function(self, database: str | None, name: str) -> protocol.FunctionDescription | None:  # noqa: ARG002 there are no functions
         if database is not None:
             await self.database(database)
         return None
@@ -75,7 +75,7 @@ class SqlalchemyCatalog:
             sa.select(value).group_by(value).order_by(nulls_last_key, value).limit(protocol.SAMPLE_ROWS)
         )
 
-    def analyze_statement(self, table: protocol.TableDescription, column: str | None) -> str:  # noqa: ARG002 none is
+    def analyze_statement(self, table: protocol.TableDescription, column: str | None) -> str:  # noqa: ARG002 no statement exists
         raise errors.NotSupported("Statistics cannot be computed with this data source.")
 
     def _written(self, query: sa.Select[Any]) -> str:

@@ -134,7 +134,7 @@ def _is_server_error(error: Exception) -> bool:
 
 
 def _server_message(error: Exception) -> str:
-    """Return the engine's message, without the leading numbers, stack traces and client address in it."""
+    """Return the engine's message, except for leading numbers, stack traces and the client address."""
     texts = [part for part in error.args if isinstance(part, str)] or [str(error)]
     lines = list[str]()
     for line in texts[0].strip().splitlines():
@@ -218,7 +218,7 @@ class ConnectionStopper:
 PARAMETERS = ParameterSupport(frozenset(ParameterType) - {ParameterType.ARRAY, ParameterType.TIMESTAMP_TZ})
 """Parameter types that PEP 249 drivers support.
 
-Array support differs between drivers, and some drop a timestamp's offset (PyMySQL).
+Array support differs between drivers, and some drivers, such as PyMySQL, drop a timestamp's UTC offset.
 """
 
 BoundValues: TypeAlias = "tuple[Any, ...] | dict[str, Any]"
@@ -323,7 +323,10 @@ class SqlalchemyConnection(DriverConnection):
         return answer
 
     def inspected(self, read: Callable[[sa.Inspector], ResultT]) -> ResultT:
-        """Call `read` with an Inspector. Raises EngineUnavailable, StatementRejected and the errors of `read`."""
+        """Return the result of `read` for an Inspector of this connection.
+
+        Raises EngineUnavailable, StatementRejected and the errors of `read`.
+        """
         self._stopper.settle()
         self._interrupted = False
         try:

@@ -46,7 +46,7 @@ _BY_NAME = frozenset({"snowflake", "bigquery", "awsathena"})
 """Dialects whose URL names a cloud account, from which the driver derives host names."""
 
 _CONNECT_LIMITS = ("connect_timeout", "connection_timeout", "login_timeout")
-"""Names that drivers use for the connect timeout argument, in seconds."""
+"""Names of the argument for the connect timeout in seconds, which differ between drivers."""
 
 _PORTS_IN_C = {"psycopg2": 5432, "psycopg2cffi": 5432, "psycopg": 5432, "mysqldb": 3306, "mariadbconnector": 3306}
 """Default ports of drivers written in C. The port is always passed to these drivers.
@@ -162,7 +162,7 @@ class SqlalchemyAddress:
         if name is None:
             try:
                 known = inspect.signature(module.connect).parameters
-            except (TypeError, ValueError):  # written in C, so it has no signature
+            except (TypeError, ValueError):  # a function written in C has no signature
                 return {}
             name = next((limit for limit in _CONNECT_LIMITS if limit in known), None)
         return {} if name is None or name in self.url.query else {name: self.connect_timeout_s}

@@ -75,7 +75,7 @@ def temporary_bytes(directory: Path) -> int:
     total, within = 0, f"{directory}/"
     with suppress(OSError):
         for descriptor in _OPEN_FILES.iterdir():
-            with suppress(OSError):  # closed since it was listed
+            with suppress(OSError):  # the file may have been closed since it was listed
                 if str(descriptor.readlink()).startswith(within):
                     total += descriptor.stat().st_blocks * 512
     return total
@@ -84,7 +84,7 @@ def temporary_bytes(directory: Path) -> int:
 def keep_temporary_files_in(directory: Path, connection: apsw.Connection) -> None:
     """Set the directory for temporary files.
 
-    The setting is global to the process; SQLite's default is the system's directory.
+    The setting applies to the whole process. By default, SQLite uses the system's temporary directory.
     """
     if connection.execute("PRAGMA temp_store_directory").get != str(directory):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
