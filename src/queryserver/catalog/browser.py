@@ -210,7 +210,7 @@ class TableSample:
 
 @dataclass(slots=True, eq=False)
 class Samples:
-    """Reads table data with the caller's rights, within `sample_timeout_s`. Stores nothing.
+    """Reads table data with the caller's rights, within `sample_timeout_s`. Only `start` stores the rows.
 
     All methods raise UnknownDialect, NotSupported, CredentialsRequired, EngineError, database_not_found,
     TableNotFound, column_not_found, nested_path_not_found.

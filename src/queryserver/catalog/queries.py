@@ -114,7 +114,10 @@ def functions(of: str | None) -> CatalogQuery[list[protocol.FunctionDescription]
 
 
 def function(name: str) -> CatalogQuery[protocol.FunctionDescription | None]:
-    """Build the query for one function, by its name or by `database.name`. Its result is None if there is none."""
+    """Build the query for one function, by its name or by `database.name`.
+
+    The query's result is None if the function does not exist.
+    """
 
     async def run(catalog: protocol.Catalog) -> protocol.FunctionDescription | None:
         found = await catalog.function(None, name)

@@ -48,7 +48,7 @@ def refuse_target(load: TableLoad, *, exists: bool) -> None:
 
 
 def publishing_steps(load: TableLoad, staging: str, target: str) -> tuple[str, ...]:
-    """Return the statements that publish the rows of the table `staging`, to be run in one transaction.
+    """Return the statements that publish the rows of the table `staging`. They must run in one transaction.
 
     `staging` and `target` are quoted names. If the target to be replaced is a view, the engine's DROP TABLE fails.
     """
@@ -279,7 +279,7 @@ async def execute(session: EngineSession, statement: str) -> None:
     submitting = asyncio.create_task(session.submit(statement), name="submit")
 
     async def end() -> None:
-        # Cancel and close the statement if it was started. The adapter limits the duration of both calls.
+        # Cancel and close the statement if it was started. The session limits the duration of both calls.
         await asyncio.wait({submitting}, timeout=_STOP_S)
         if not submitting.done():
             submitting.cancel()

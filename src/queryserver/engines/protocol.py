@@ -109,8 +109,9 @@ class TableDescription:
     """Only statistics that the engine has already stored: `numRows`, `totalSize`, `numFiles`, `rawDataSize`."""
 
     def column(self, name: str) -> TableColumn | None:
-        """Return the column with exactly this name, or else the only case-insensitive match; None if there is
-        neither.
+        """Return the column with this name, or None if there is none.
+
+        An exact match takes precedence over a case-insensitive match, which must be unique.
         """
         exact = [one for one in self.columns if one.name == name]
         folded = [one for one in self.columns if one.name.casefold() == name.casefold()]
@@ -383,8 +384,8 @@ class LiteralSession(Protocol):
 class RowsSession(Protocol):
     """An EngineSession that may run a `BoundStatement` once per parameter row in a single `submit` call.
 
-    On an engine with transactions, all executions run in one transaction, which is the open one if there is one.
-    `modified_rows` is the total over all executions. `BoundStatement.row` is the number of the failed row.
+    On an engine with transactions, all executions run in one transaction: the open transaction if there is one, or else
+    a new one. `modified_rows` is the total over all executions. `BoundStatement.row` is the number of the failed row.
     """
 
     @property

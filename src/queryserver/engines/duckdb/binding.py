@@ -148,7 +148,7 @@ def type_key(text: str, values: Sequence[Native]) -> Hashable:
 
 
 def multi_row_text(row: BoundStatement, start: int, rows: int) -> str:
-    """Return the text with markers for `rows` rows like this one. `start` comes from `row_offset`."""
+    """Return the text with markers for `rows` rows of the same form as `row`. `start` comes from `row_offset`."""
     marks, texts = _MarkerWriter(), list[str]()
     for _ in range(rows):
         text = row.render(marks.write)
@@ -162,9 +162,9 @@ def bind_markers(
 ) -> ParameterizedStatement | None:
     """Return the statement to run instead of `literal`; None if the text with literals must run.
 
-    `literal` and `tokens` come from the text that `bound` rendered last. If None is returned, that text is again the
-    last one rendered. Raises StatementRejected if DuckDB parses the text with markers differently or finds other
-    parameters in it.
+    `literal` and `tokens` come from the text that `bound` rendered last. If None is returned, that text is still, or
+    again, the text rendered last. Raises StatementRejected if DuckDB parses the text with markers differently or finds
+    other parameters in it.
     """
     if statement_kind(literal) not in BINDING_KINDS or literal.named_parameters:
         return None

@@ -39,7 +39,7 @@ class DuckdbCatalog(queries.SessionCatalog):
         self._database_name = database_name
 
     async def databases(self) -> Sequence[str]:
-        """Return the database's schemas."""
+        """Return the names of the database's schemas."""
         return [
             name for (name,) in await self._rows(f"SELECT schema_name FROM duckdb_schemas() WHERE {_THIS_DATABASE}")
         ]

@@ -472,7 +472,7 @@ class DuckdbConnection:
     ) -> "_Plan":
         """Return the relation with the column names that DuckDB reports for the statement.
 
-        If a statement has already returned its rows, the relation over them numbers duplicate names: `i, i_1`.
+        If the statement has already been executed, the relation over its rows numbers duplicate names: `i, i_1`.
         """
         names = relation.columns
         known = {name.casefold() for name in names}

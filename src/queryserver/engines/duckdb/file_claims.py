@@ -88,7 +88,7 @@ class FileStatement:
         return files
 
     def fail(self, error: QueryServerError) -> None:
-        """Cancel the statement with `error`, from the thread of another statement."""
+        """Cancel the statement with `error`. Called in a thread that works for another statement."""
         self.failure = self.failure or error
         self._stop(self)
 

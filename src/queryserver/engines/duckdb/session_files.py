@@ -30,8 +30,7 @@ _SQLSTATES = {"permission_denied": "42501"}
 class SessionFileAccess:
     """Runs the statements of a DuckDB session one after another, and controls the files that they access.
 
-    If a statement loses its right to a file, the session that detects this interrupts the statement from its own
-    thread.
+    If a statement loses its right to a file, it is interrupted from a thread that works for another session.
     """
 
     def __init__(self, systems: FileSystems, files: RemoteFiles, interrupt: Callable[[], None]) -> None:
@@ -166,7 +165,10 @@ class SessionFileAccess:
                 raise (error if copied is None else _with_own_target(error, copied)) from error
 
     def _stop(self, statement: FileStatement) -> None:
-        """Interrupt the statement because it has lost its right to a file. Called in another session's thread."""
+        """Interrupt the statement because it has lost its right to a file.
+
+        Called in a thread that works for another session.
+        """
         deadline = time.monotonic() + END_WAIT_S
         while not (is_idle := self._at_work.acquire(timeout=_INTERRUPT_INTERVAL_S)) and time.monotonic() < deadline:
             with self._changing:

@@ -455,7 +455,7 @@ def confine_process(configuration: Mapping[str, Any], writable: Iterable[Path]) 
     """Confine this process.
 
     It can then use at most the configuration's `memory_bytes` in addition to its current memory. If the kernel supports
-    Landlock, the process can write only below the directories in `writable`, as far as they exist.
+    Landlock, the process can write only below the existing directories in `writable`.
     """
     confine(
         Confinement(

@@ -21,7 +21,7 @@ from queryserver.engines.process.messages import encode_columns
 
 
 class InterruptibleCalls:
-    """One session's calls in progress."""
+    """One session's calls in progress, which `interrupt` cancels."""
 
     def __init__(self) -> None:
         self._work = set[asyncio.Task[Reply]]()
@@ -206,7 +206,7 @@ class _Write:
         self._require_open()
 
     async def abort(self) -> None:
-        """Discard the file unless it is committed. Idempotent."""
+        """Discard the file unless it has been committed. Idempotent."""
         self._task.cancel()
         await asyncio.wait({self._task})
         if not self._task.cancelled():

@@ -435,7 +435,10 @@ class SqliteConnection:
         return (pages - free) * page_bytes
 
     def _run_rows(self, statement: BoundStatement) -> "SqliteAnswer":
-        """Run the statement once per parameter row, in a savepoint of the open transaction or else of a new one."""
+        """Run the statement once per parameter row, within one savepoint.
+
+        The savepoint belongs to the open transaction. If there is none, the savepoint starts a new transaction.
+        """
         with self.watched():
             # The storage is watched once for all rows, because a watch per row would take longer than running the row.
             self._is_watched, self._has_room = True, False
