@@ -173,7 +173,7 @@ _MAX_PAUSE_S = 1.0
 class Retries:
     """Exponential backoff between the attempts of one call.
 
-    Retries end `for_s` seconds after this object's creation.
+    No attempt starts later than `for_s` seconds after this object's creation.
     """
 
     def __init__(self, for_s: float) -> None:

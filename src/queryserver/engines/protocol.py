@@ -168,7 +168,7 @@ class EngineCapabilities:
     one_process: bool = False
     """Only one process at a time can open the data, so only that process may claim its statements."""
     data_name: str = ""
-    """If `one_process` is set: a name shared by all connectors to the same data; empty if no other connector uses it.
+    """If `one_process` is set, a name that all connectors to the same data share; empty if there is only one connector.
     """
     can_explain: bool = True
     explain_prefix: str = "EXPLAIN "

@@ -31,7 +31,10 @@ def above_quota(quota_bytes: int) -> EngineError:
 
 
 def sample_is_full() -> EngineError:
-    """Return the error for a statement canceled by the server, not by a user (`platform/embedded/sample_server.py`)."""
+    """Return the error for a sample database statement that the server canceled to enforce a limit.
+
+    See `platform/embedded/sample_server.py`.
+    """
     error = disk_below_floor(
         "The server canceled the statement because its disk is almost full or the sample database reached its quota."
         " Drop unneeded objects."

@@ -59,7 +59,7 @@ class ParameterizedStatement:
 class _MarkerWriter:
     """Writes markers and collects their values in order.
 
-    A marker is wrapped in a CAST where the bound value alone would have a different type.
+    A marker is wrapped in a CAST if the bound value alone would not have the literal's type.
     """
 
     def __init__(self) -> None:

@@ -111,7 +111,7 @@ class DuckdbDatabase:
         files: RemoteFiles | None = None,
         results: RemoteResults | None = None,
     ) -> DuckdbConnection:
-        """Open a connection for one session, which can read `files` and `results`.
+        """Open a connection for one session, which can access `files` and `results`.
 
         Closing the connection also closes the database if `is_private` is set.
         """

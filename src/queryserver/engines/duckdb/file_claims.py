@@ -293,7 +293,7 @@ class FileClaims:
                     claimed.claimants[other] = True
 
     def _end_other(self, other: FileStatement, error: QueryServerError, path: str) -> None:
-        """Cancel another statement and wait until it has ended; until then, DuckDB's threads may open files for it."""
+        """Cancel another statement and wait until it has ended, because until then, threads may open files for it."""
         other.fail(error)
         deadline = time.monotonic() + END_WAIT_S
         with self._changed:
@@ -302,8 +302,9 @@ class FileClaims:
                     raise StatementRejected(f"{path} is in use by another statement. Retry later.")
 
     def _read(self, claimed: ClaimedFile, offset: int, length: int) -> bytes:
-        """Read with the rights of any claimant: all claimants belong to one session, or all have proved their
-        rights.
+        """Read part of a file with the rights of any claimant.
+
+        This is safe, because all claimants belong to one session, or all have proved their rights.
         """
         file, tried = claimed.file, set[FileStatement]()
         while True:

@@ -117,7 +117,7 @@ class CopyTarget:
         return f"{self._url}/"
 
     def text(self, statement: str, token: Token) -> str:
-        """Return the statement with its target token replaced by `marked`."""
+        """Return the statement with its target token replaced with `marked`."""
         encoded = statement.encode()
         return (encoded[: token.start] + literal(self.marked).encode() + encoded[token.end :]).decode(errors="replace")
 

@@ -85,7 +85,10 @@ def child_types(native: DuckDBPyType) -> list[tuple[str, DuckDBPyType]]:
 
 
 def _readable_type(native: DuckDBPyType) -> str:
-    """Return the type to which values must be cast so that Arrow can represent them, or else the type itself."""
+    """Return the type to which values must be cast so that Arrow can represent them.
+
+    Return the type itself if no cast is necessary.
+    """
     match native.id:
         case kind if kind in _AS_TEXT:
             return "VARCHAR"
