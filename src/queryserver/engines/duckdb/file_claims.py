@@ -293,7 +293,7 @@ class FileClaims:
                     claimed.claimants[other] = True
 
     def _end_other(self, other: FileStatement, error: QueryServerError, path: str) -> None:
-        """Cancel another statement and wait until it has ended, because until then, threads may open files for it."""
+        """Cancel another statement and wait for its end, because DuckDB's threads may open files for it until then."""
         other.fail(error)
         deadline = time.monotonic() + END_WAIT_S
         with self._changed:
