@@ -45,7 +45,7 @@ class Folding(Enum):
 def name_candidates(wanted: str, folding: Folding) -> tuple[str, ...]:
     """Return the stored names that `wanted` may refer to, exact name first.
 
-    For CASELESS, this is only `wanted` itself, and the caller must compare names case-insensitively.
+    For CASELESS, returns only `wanted`, which the caller must compare with stored names case-insensitively.
     """
     folded = {Folding.LOWER: wanted.lower(), Folding.UPPER: wanted.upper(), Folding.CASELESS: wanted}[folding]
     return (wanted,) if folded == wanted else (wanted, folded)

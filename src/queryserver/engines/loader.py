@@ -177,7 +177,7 @@ def deliver_cancel(failure: BaseException | None) -> None:
 class BatchesFailed(Exception):
     """Raised if reading a load's batches fails, as opposed to an engine call.
 
-    Driver error handling does not catch this exception.
+    The translation of driver errors leaves this exception unchanged.
     """
 
     def __init__(self, reason: BaseException) -> None:

@@ -39,7 +39,7 @@ class ResultViews:
         self._results = results
         self._tables: dict[str, StoredResultTable] = {}
         self._failures = dict[str, QueryServerError]()
-        """Errors of results that cannot be read, by operation ID.
+        """The errors for results that cannot be read, by operation ID.
 
         An error is reported only if DuckDB looks up the table, because the ID may just be part of a string.
         """
