@@ -134,6 +134,7 @@ QUERIES_BY_KIND: Mapping[str, Callable[..., CatalogQuery[Any]]] = MappingProxyTy
 
 
 def column_of(described: protocol.TableDescription, name: str) -> protocol.TableColumn:
+    """Return a column of a table. Raises column_not_found."""
     found = described.column(name)
     if found is None:
         raise column_not_found(described.name, name)

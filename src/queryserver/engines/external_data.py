@@ -45,6 +45,8 @@ class StoredFile:
 
 
 class FileSink(Protocol):
+    """Receives the content of a file that is being written."""
+
     async def send(self, data: bytes) -> None:
         """Append bytes and return once the store can accept more. Raises the store's errors."""
         ...

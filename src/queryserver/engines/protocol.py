@@ -206,6 +206,8 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
+    """The options with which a session, catalog or loader is opened."""
+
     database: str | None = None
     settings: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     credentials: Credentials | None = None
@@ -455,6 +457,8 @@ class Catalog(Protocol):
 
 @runtime_checkable
 class CatalogEngine(Protocol):
+    """An engine that provides metadata."""
+
     lists_functions: bool
     """Whether the engine's catalog can list functions (Contract editor 10.2)."""
 
@@ -538,8 +542,11 @@ class TableLoader(Protocol):
 
 @runtime_checkable
 class LoadingEngine(Protocol):
+    """An engine that can create and fill tables with imported rows."""
+
     def loader(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[TableLoader]:
-        """Open a loader for one import, as `Engine.session` opens a session. Leaving the context cancels its work on
-        the engine.
+        """Open a loader for one import, with the same errors as `Engine.session`.
+
+        Leaving the context cancels the loader's work on the engine.
         """
         ...

@@ -119,6 +119,8 @@ class StorageWatch:
 
 
 class _WatchedCall:
+    """A call in progress, which `check` interrupts once it exceeds a limit."""
+
     def __init__(self, exceeded_limit: Callable[[], EngineError | None], interrupt: Callable[[], None]) -> None:
         self._excess = exceeded_limit
         self._interrupt = interrupt

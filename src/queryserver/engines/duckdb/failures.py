@@ -109,6 +109,7 @@ def sqlstate_of(text: str) -> str | None:
 
 
 def with_shifted_lines(text: str, lines_before: int) -> str:
+    """Add `lines_before` to the line number in a DuckDB message."""
     if not lines_before:
         return text
     return _LINE.sub(lambda match: f"LINE {int(match[1]) + lines_before}:", text, count=1)

@@ -21,6 +21,8 @@ _HALF_LIFE_S = 600.0
 
 @dataclass(slots=True)
 class _LossRecord:
+    """One user's recent losses of processes."""
+
     score: float = 0.0
     """Number of lost processes, halved every ten minutes."""
     lost_at: float = 0.0
@@ -82,6 +84,8 @@ class _PooledProcess:
 
 @dataclass(slots=True, eq=False)
 class _DatabaseFile:
+    """The process that has a database file open, and the users' losses of such processes."""
+
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while the process starts or ends."""
     pooled: _PooledProcess | None = None
@@ -92,6 +96,11 @@ class _DatabaseFile:
 
 @dataclass(slots=True, eq=False)
 class _SpareProcess:
+    """Ensures that sessions that one user opens concurrently start only one process.
+
+    `waiting` is the number of sessions that need the lock.
+    """
+
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     waiting: int = 0
 
