@@ -104,8 +104,9 @@ class StatementFiles(Protocol):
         ...
 
     async def make_directory(self, path: str) -> None:
-        """Create a directory and any missing parents, unless it already exists. Raises PathExists if the path is a
-        file.
+        """Create a directory and any missing parents, unless the directory already exists.
+
+        Raises PathExists if the path is a file.
         """
         ...
 

@@ -113,8 +113,9 @@ class Staging:
         await run_to_completion(publish())
 
     async def clear(self) -> None:
-        """Drop the table and remove it from the ledger. If the drop fails, the table stays in the ledger for a later
-        drop.
+        """Drop the table and remove it from the ledger.
+
+        If the drop fails, the table stays in the ledger, so that it is dropped later.
         """
         self.is_cleared = True
         if not self.is_gone:

@@ -166,7 +166,7 @@ class EngineCapabilities:
     """Facts about an engine. Services test these facts instead of comparing dialect names."""
 
     one_process: bool = False
-    """Only one process at a time can open the data, so only that process may claim its statements."""
+    """Only one process at a time can open the data, so only that process may claim statements for this engine."""
     data_name: str = ""
     """If `one_process` is set, a name that all connectors to the same data share; empty if there is only one connector.
     """
@@ -175,7 +175,7 @@ class EngineCapabilities:
     explain_column: str | None = None
     """The result column that contains the plan text; None if the plan spans all columns."""
     explain_failure: re.Pattern[str] | None = None
-    """Matches the start of a plan that is actually an error; the engine's message follows the match."""
+    """Matches the start of a plan that is actually an error. The engine's message follows the match."""
     reports_progress: bool = False
     endpoints: tuple[tuple[str, int], ...] = ()
     """Hosts and ports, one of which a session connects to. Empty if there are none or only the driver knows them."""
@@ -378,7 +378,7 @@ class LiteralSession(Protocol):
     """A ResumableSession that inlines parameters into the statement as literals, which the engine may log."""
 
     def written(self, statement: BoundStatement) -> str:
-        """Return the SQL text that the process that started `statement` sent to the engine."""
+        """Return the SQL text that was sent to the engine by the process that started `statement`."""
         ...
 
 
@@ -441,9 +441,10 @@ class Catalog(Protocol):
     ) -> str:
         """Return the query for a sample of at most `SAMPLE_ROWS` rows (Contract editor 10.3).
 
-        Without `column` the query selects rows, newest partitions first for partitioned tables in the Hive family. With
-        `column`, or the path `nested` inside it, the query selects the sorted distinct values (NULL last), the maximum,
-        or the minimum, depending on `kind`. Raises NotSupported for a nested path that the engine cannot read.
+        If `column` is None, the query selects rows, newest partitions first for partitioned tables in the Hive family.
+        Otherwise, it selects values of the column, or of the path `nested` inside it: the sorted distinct values (NULL
+        last), the maximum, or the minimum, depending on `kind`. Raises NotSupported for a nested path that the engine
+        cannot read.
         """
         ...
 

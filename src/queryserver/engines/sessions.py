@@ -431,8 +431,9 @@ class PooledSessions(Generic[ConnectionT]):
         new_statement: Callable[[ConnectionT, str | BoundStatement], DriverStatement],
         prepare: Callable[[ConnectionT], Awaitable[None]],
     ) -> AsyncGenerator[StreamedSession]:
-        """Open a session on a clean connection initialized by `prepare`. Leaving the context cancels a running
-        statement.
+        """Open a session on a clean connection initialized by `prepare`.
+
+        Leaving the context cancels a running statement.
         """
         connection = await self._pool.take(login)
         session = StreamedSession(

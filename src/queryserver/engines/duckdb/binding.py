@@ -215,8 +215,9 @@ def only_stores_values(tokens: Sequence[Token], bound: BoundStatement) -> bool:
 
 
 def _tokens_outside_values(tokens: Sequence[Token], bound: BoundStatement) -> list[tuple[str, str]]:
-    """Return the kind and text of each token that does not start inside a value in the text that `bound` rendered
-    last.
+    """Return the kind and text of each token that does not start inside a value.
+
+    `tokens` come from the text that `bound` rendered last.
     """
     outside, spans, at = list[tuple[str, str]](), bound.value_spans(), 0
     for token in tokens:

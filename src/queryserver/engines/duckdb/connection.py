@@ -181,8 +181,9 @@ class DuckdbConnection:
 
     @contextmanager
     def engine_errors(self) -> Generator[None]:
-        """Translate database errors into statement errors, and add the SQLSTATE to refusals raised by the server
-        itself.
+        """Translate database errors into statement errors.
+
+        Also adds the SQLSTATE to refusals that the server itself raises.
         """
         with statement_errors(self._root, self._known_error):
             try:

@@ -152,8 +152,9 @@ def statement_kind(statement: duckdb.Statement) -> str:
 
 
 def _refuse_settings(tokens: Sequence[Token]) -> None:
-    """Check SET, RESET, PRAGMA, FORCE CHECKPOINT and COPY FROM DATABASE, whether they start the text or follow
-    EXPLAIN.
+    """Reject forbidden SET, RESET and PRAGMA statements, FORCE CHECKPOINT, and COPY FROM DATABASE.
+
+    These statements may start the text or follow EXPLAIN.
     """
     words = list(_without_explain(tokens))
     first = words[0].name if words else ""

@@ -118,8 +118,9 @@ def _view_of(operation_id: str) -> str:
 
 
 def _named(tokens: Sequence[Token]) -> Sequence[str]:
-    """Return the distinct operation IDs in quoted names and strings, including strings passed to query(), in lower
-    case.
+    """Return the distinct operation IDs in a statement, in lower case.
+
+    The IDs occur in quoted names and in strings, including strings passed to query().
     """
     ids = (match[1].lower() for token in tokens if token.kind in _QUOTED for match in _NAME.finditer(token.text))
     return list(dict.fromkeys(ids))

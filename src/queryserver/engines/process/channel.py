@@ -143,8 +143,9 @@ class AsyncChannel:
             self._close_socket()
 
     def _close_socket(self) -> None:
-        """Close the descriptor after the last call, so that the event loop does not watch a new file with the same
-        number.
+        """Close the descriptor once the last call has ended.
+
+        If it were closed earlier, the event loop could watch a new file with the same descriptor number.
         """
         if self.is_closed and not self._calls:
             self._socket.close()

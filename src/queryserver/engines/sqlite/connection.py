@@ -64,8 +64,9 @@ class SqliteWatch:
         return size_of(self._log) > LOG_BYTES
 
     def _extra_bytes(self) -> int:
-        """Return the size of the log or of the temporary files, whichever is larger, because each may use the full
-        quota.
+        """Return the size of the log or of the temporary files, whichever is larger.
+
+        The sizes are not added, because each may use the full quota.
         """
         return max(size_of(self._log), temporary_bytes(self._temporary))
 
