@@ -45,7 +45,7 @@ _RIGHTS: Mapping[Scheme, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The authenticated user, and the user whose permissions apply in the stores; the two differ if `doas` is set."""
+    """The authenticated user, and the user whose permissions apply in the stores. The two differ if `doas` is set."""
 
     user: User
     acting: StorageUser
@@ -185,8 +185,8 @@ class Stores:
         return file_system
 
     def with_available_stores(self, error: errors.QueryServerError, caller: Caller) -> errors.QueryServerError:
-        """Append the stores available to the caller to the message of an UnknownScheme or StorageNotConfigured error;
-        return any other error unchanged.
+        """Append the stores available to the caller to the message of an UnknownScheme or StorageNotConfigured error.
+        Return any other error unchanged.
         """
         if not isinstance(error, errors.UnknownScheme | errors.StorageNotConfigured):
             return error

@@ -198,7 +198,7 @@ def _feed(packed: Unpacker, window: Window, piece: bytes, stop: Stop) -> bool:
 
 
 def _fill(window: Window, pieces: Iterator[bytes], stop: Stop) -> bool:
-    """Fill the window; return whether it is full."""
+    """Fill the window, and return whether it is full."""
     for piece in pieces:
         stop.check()
         window.take(piece)
@@ -335,7 +335,7 @@ async def extract_part(pieces: AsyncGenerator[bytes], part: Part) -> AsyncGenera
 
 
 def _bounds(text: str, size: int) -> tuple[int, int]:
-    """Parse one byte range into its first and last positions; a first position of `size` or more is past the end.
+    """Parse one byte range into its first and last positions. A first position of `size` or more is past the end.
     Raises RangeNotSatisfiable if the range is malformed.
     """
     match = _RANGE.fullmatch(text)

@@ -114,8 +114,8 @@ class Transfers:
     async def claim_unfinished(
         self, user_id: int, kind: TransferKind, source: StoragePath, targets: Sequence[StoragePath]
     ) -> ClaimedTransfer | None:
-        """Claim and return an earlier transfer of the same call if only the deletion of its source is left. Otherwise,
-        return None.
+        """Claim and return an earlier transfer of the same call if its target is already complete. Otherwise, return
+        None.
 
         If a crashed process left the copy incomplete, roll it back and return None, so that the call starts again.
         Raises OperationInProgress if a live process owns the transfer, or if the crashed process wrote so recently that
@@ -306,7 +306,7 @@ class Moves:
             raise
 
     async def perform(self, caller: Caller, prepared: PreparedTransfer, progress: Progress) -> TransferResult:
-        """Perform the transfer. After a failed copy, the target is removed; after a failed move, either the source or
+        """Perform the transfer. After a failed copy, the target is removed. After a failed move, either the source or
         the target is complete.
         """
         with self._audit.event(caller, f"storage.{prepared.kind}", prepared.source):

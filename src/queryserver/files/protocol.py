@@ -240,7 +240,7 @@ class RenamingStorage(Protocol):
         ...
 
     async def rename(self, source: str, target: str, *, overwrite: bool = False) -> None:
-        """Rename an entry. If `overwrite` is set, a file may replace a file; after a crash, one of the two contents
+        """Rename an entry. If `overwrite` is set, a file may replace a file. After a crash, one of the two contents
         exists.
 
         Raises PathNotFound (also for a missing target parent), PathExists, NotADirectory, TargetInsideSource.
@@ -313,7 +313,7 @@ class OwnedStorage(Protocol):
     """A store with file owners."""
 
     async def set_owner(self, path: str, *, owner: str | None, group: str | None) -> None:
-        """Set the owner, the group, or both; None leaves the current value."""
+        """Set the owner, the group, or both. None leaves the current value unchanged."""
         ...
 
 

@@ -86,8 +86,8 @@ class OperationRecords:
         )
 
     async def give_up(self, result: Mapping[str, Any]) -> int:
-        """Mark operations with an expired lease as failed, unless their transfer can still be completed. Return their
-        number.
+        """Mark operations with an expired lease as failed, unless a process owns their transfer or can still take it
+        over. Return their number.
         """
         return await self._database.execute(_GIVE_UP, dict(result))
 

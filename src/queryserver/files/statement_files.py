@@ -42,8 +42,8 @@ _RETRY_AFTER = timedelta(seconds=10)
 
 
 class StatementFileAccess:
-    """Creates the file access of engine sessions. Must be unique in a process, because it enforces process-wide
-    limits.
+    """Creates the file access of engine sessions. There must be only one instance per process, because it enforces
+    process-wide limits.
     """
 
     def __init__(

@@ -354,7 +354,7 @@ class TransferSteps:
                 await self._mark([key], KeyState.DELETED)
 
     async def _remove_file(self, key: TransferKey) -> None:
-        """Delete a copied file from the target. If the copy was only started, the file may not exist; if its size
+        """Delete a copied file from the target. If the copy was only started, the file may not exist. If its size
         differs, it belongs to another client and is kept.
         """
         target, storage = self._target_of(key), self._to.storage
@@ -456,7 +456,7 @@ async def _has_entries(storage: Storage, path: str) -> bool:
 
 
 async def _delete(storage: Storage, path: str) -> None:
-    """Delete a file or an empty directory; do nothing if it does not exist."""
+    """Delete a file or an empty directory, or do nothing if it does not exist."""
     try:
         await storage.delete(path, recursive=False)
     except errors.PathNotFound:

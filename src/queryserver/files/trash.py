@@ -196,7 +196,7 @@ async def _select_entries(location: Location, *, recursive: bool) -> Sequence[st
 
 async def _for_each(entries: Sequence[str], change: Callable[[str], Awaitable[None]]) -> None:
     """Apply the change to every entry, children before parents, because it may make a directory inaccessible. Errors
-    are collected; the first one is raised at the end.
+    are collected, and the first one is raised at the end.
     """
     failures: list[errors.QueryServerError] = []
     for entry in reversed(entries):

@@ -206,7 +206,7 @@ class PartUploads:
         self._database = database
 
     async def open(self, new: NewUpload, *, keep: timedelta, max_open: int) -> PartUpload | None:
-        """Return the user's upload with the same `client_uuid` if it exists; otherwise record and return `new`.
+        """Return the user's upload with the same `client_uuid` if it exists. Otherwise, record and return `new`.
 
         Return None if the user already has `max_open` unfinished uploads.
         """

@@ -49,9 +49,9 @@ class UploadRules:
     async def target(self, caller: Caller, directory: StoragePath, file_name: str, *, overwrite: bool) -> Location:
         """Check the target of an upload and return its location.
 
-        Raises storage_access_denied; PathNotFound with the path in `details`, NotADirectory and SymlinkNotFollowed (all
-        three for the directory); root_not_allowed (above the bucket level), InvalidName, extension_not_permitted,
-        extension_restricted, PathExists.
+        Raises storage_access_denied, root_not_allowed (above the bucket level), InvalidName, extension_not_permitted,
+        extension_restricted, PathExists. If the directory is unsuitable, raises PathNotFound with the path in
+        `details`, NotADirectory or SymlinkNotFollowed.
         """
         parent = self._stores.location(caller, directory)
         await parent.require_directory_of_files()

@@ -159,7 +159,9 @@ def _ticks(day: int, clock: Sequence[str | None], per_s: int) -> int:
 
 
 def field_names(kind: pa.StructType) -> list[str]:
-    """Return unique names for a struct's fields: unnamed fields are `field0`, …; repeated names get `_2`, `_3`, …"""
+    """Return unique names for a struct's fields. Unnamed fields are called `field0`, …, and repeated names get the
+    suffixes `_2`, `_3`, …
+    """
     names: dict[str, None] = {}
     for index in range(kind.num_fields):
         wanted = name = kind.field(index).name or f"field{index}"

@@ -407,7 +407,8 @@ class InvalidCell(ValueError):
 
 
 def is_null(cell: str, *, is_text: bool) -> bool:
-    """Return whether a cell means NULL: blank, `\\N` or an unquoted null; in a workbook, a cell of class NULL.
+    """Return whether a cell means NULL. In text files, this is a blank cell, `\\N` or an unquoted null; in workbooks, a
+    cell of class NULL.
 
     In text columns, an empty quoted cell is an empty string.
     """

@@ -143,7 +143,7 @@ class ReadingOptions:
             raise separator_required("Field separator is required for delimited files.")
 
     def complete_delimiters(self, detected: Delimiters) -> Delimiters:
-        """Return the declared delimiters; take undeclared ones from `detected`. Raises InvalidParameter."""
+        """Return the declared delimiters. Undeclared delimiters are taken from `detected`. Raises InvalidParameter."""
         if self.delimiters is not None:
             return self.delimiters
         quote = self.quote_char or detected.quote

@@ -89,7 +89,8 @@ def detect_layout(
 
 
 def table_width(records: Sequence[Record]) -> int:
-    """Return the width that fits most records, ignoring blank cells at their ends; among equals, the largest.
+    """Return the width that fits most records, ignoring blank cells at their ends. If several widths fit equally well,
+    return the largest.
 
     A width of 1 is returned only if all records have one cell, and 0 if there are no records.
     """
@@ -253,7 +254,7 @@ def count_lines_above(text: str, delimiters: Delimiters, count: int) -> int:
 
 
 def _record_start(text: str, delimiters: Delimiters, count: int) -> int:
-    """Return the start of the record with the index `count`; blank lines are not counted as records."""
+    """Return the start of the record with the index `count`. Blank lines are not counted as records."""
     cutter, position = RecordCutter(delimiters, max_columns=len(text) + 1), 0
     while position < len(text):
         end = cutter.cut(text, position, final=True) or len(text)

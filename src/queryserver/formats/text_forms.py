@@ -107,7 +107,7 @@ def _timestamp_texts(array: pa.Array) -> pa.Array:
 
 @lru_cache(maxsize=256)
 def _offset_text(seconds: int) -> str:
-    """Format a UTC offset as `+01:00`; with seconds if needed, as for zones in the 19th century."""
+    """Format a UTC offset as `+01:00`, or with seconds if needed, as for zones in the 19th century."""
     return ("-" if seconds < 0 else "+") + _clock_text(abs(seconds)).removesuffix(":00")
 
 

@@ -64,7 +64,7 @@ class ImportFiles:
     imports: Imports
     unfinished: UnfinishedTables
     import_lost: asyncio.Event
-    """Set when an import is lost because its server has crashed; triggers the janitor."""
+    """Set when an import is lost because its server has crashed. This triggers the janitor."""
 
 
 @asynccontextmanager

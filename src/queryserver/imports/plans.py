@@ -159,7 +159,7 @@ def target_columns(
     *,
     null_words: tuple[str, ...] | None = None,
 ) -> tuple[TargetColumn, ...]:
-    """Return the table's columns in the order of `requests`; None requests all columns as inferred.
+    """Return the table's columns in the order of `requests`. If `requests` is None, return all columns as inferred.
 
     A column's name defaults to the name in the file, adapted to the dialect. `null_words` applies to every column that
     has no NULL words of its own. Raises invalid_columns.

@@ -91,7 +91,7 @@ class Imports:
     """Runs import statements.
 
     `open_scratch` creates an unnamed file for the converted rows. `require_room` raises InsufficientStorage if the
-    given number of additional bytes does not fit on its disk; it blocks, so it is called in a thread.
+    given number of additional bytes does not fit on the file's disk. It blocks, so it is called in a thread.
     """
 
     sources: ImportSources

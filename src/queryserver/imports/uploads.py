@@ -43,8 +43,8 @@ _NAME_BYTES = 32
 _AREA_NAME = re.compile(r"[0-9a-f]{64}")
 _TOUCH_EVERY_S = 240.0
 _ABANDONED_AFTER = timedelta(hours=1)
-"""Default age at which a file without a record counts as orphaned. The task `upload_cleanup` uses 10 minutes, and
-temporary copies are touched more than twice in that time.
+"""Default age at which a file without a record counts as orphaned. The task `upload_cleanup` accepts 10 minutes or
+more, and temporary copies are touched more than twice in that time.
 """
 _DEAD_AFTER = timedelta(minutes=10)
 """Age at which the periodic sweep treats a file without a record as that of a crashed process. Live processes touch
@@ -314,7 +314,7 @@ class ImportUploads:
     async def receive(
         self, user: User, client_name: str, content: AsyncGenerator[bytes], *, room_bytes: int
     ) -> ReceivedUpload:
-        """Store and record an upload; an incomplete upload is discarded. `room_bytes` is the result of `admit`.
+        """Store and record an upload. An incomplete upload is discarded. `room_bytes` is the result of `admit`.
 
         Raises extension_not_allowed, file_empty, import_file_too_large, upload_quota_exceeded, StorageError, and the
         errors of `content`.

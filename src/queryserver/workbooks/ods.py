@@ -119,8 +119,8 @@ class _RowReader:
         self._position = self._yielded = 0
 
     def rows(self, element: ET.Element) -> Iterator[cells.Row]:
-        """Yield the row of an element as often as it is repeated; nothing for an empty row. Raises FileTooComplex,
-        FileCorrupt.
+        """Yield the row of an element as often as it is repeated, or nothing if the row is empty. Raises
+        FileTooComplex, FileCorrupt.
         """
         with _parse_errors():
             row, lacks_value = _row(element)

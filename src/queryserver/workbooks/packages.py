@@ -134,7 +134,7 @@ def check_part(package: Package, name: str) -> None:
 
 
 def checked_pieces(package: Package, name: str) -> Generator[bytes]:
-    """Yield the chunks of a part. In XML parts, also reject document types and entities; these can only precede the
+    """Yield the chunks of a part. In XML parts, also reject document types and entities. They can only precede the
     first element, so only the beginning is parsed. Raises FileCorrupt, FileTooComplex, file_encrypted.
     """
     pieces = package.pieces(name)

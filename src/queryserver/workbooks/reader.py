@@ -283,7 +283,7 @@ async def _exchange_frames(
     """Yield the frames of a worker, and send it the chunks of the stored file that it requests. Raises the error that a
     FAILED frame reports.
 
-    `time_s` limits the time spent waiting for the worker; waiting for the caller or the store does not count.
+    `time_s` limits the time spent waiting for the worker. Waiting for the caller or the store does not count.
     """
     assert process.stdout is not None  # noqa: S101 it was started with pipes
     left_s = float(time_s)

@@ -140,7 +140,7 @@ class ColumnarFile:
 
 
 def _bytes_of(values: pa.Array) -> int:
-    """Estimate the size of the values. Dictionary values count once per use; views count as 0, because they share their
+    """Estimate the size of the values. Dictionary values count once per use. Views count as 0, because they share their
     bytes.
     """
     if types.is_dictionary(values.type):
@@ -235,7 +235,7 @@ def _text_batch(rows: Sequence[Record], names: Sequence[str], unreadable: Unread
 
 
 def parse_record(line: bytes) -> Record | None:
-    """Parse a line as a JSON object; return None if it is not one. Numbers keep all their digits."""
+    """Parse a line as a JSON object. Return None if it is not a JSON object. Numbers keep all their digits."""
     try:
         found = json.loads(line.decode(), parse_float=_ExactFloat)
         if b"\\u" in line:
@@ -316,8 +316,8 @@ def avro_file(file: BinaryIO) -> LinesFile:
 
 
 def _avro_type(declared: Any) -> ColumnType:
-    """Return the column type for an Avro type. A union of null and one other type has the other type; types without a
-    counterpart become strings.
+    """Return the column type for an Avro type. A union of null and one other type becomes the other type. Types without
+    a counterpart become strings.
     """
     if isinstance(declared, list):
         others = [one for one in cast("list[Any]", declared) if one != "null"]

@@ -103,8 +103,8 @@ class WidthUncertain(Exception):
 def sample_width(records: Iterable[Cells], *, has_header: bool, is_whole: bool = True) -> int:
     """Return the number of columns (Contract importer 7.3.4), or 0 if there are no records.
 
-    The result for only the first records of a sample may be wrong; in that case `analyze_blocks` raises WidthUncertain.
-    `is_whole` states that there are no other records.
+    The result for only the first records of a sample may be wrong. In that case, `analyze_blocks` raises
+    WidthUncertain. `is_whole` states that there are no other records.
     """
     return _shape(records, has_header=has_header, is_whole=is_whole).width
 

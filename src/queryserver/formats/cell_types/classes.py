@@ -190,7 +190,7 @@ class ColumnFacts:
         self.add_facts(cell_facts(cell))
 
     def add_all(self, cells: Iterable[str]) -> None:
-        """Add cells; stop after the first text cell."""
+        """Add cells, but stop after the first text cell."""
         for cell in cells:
             self.add_facts(cell_facts(cell))
             if self.is_text:

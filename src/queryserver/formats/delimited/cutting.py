@@ -180,7 +180,7 @@ class RecordCutter:
         return end
 
     def _read(self, start: int) -> int:
-        """Read regular fields with one pattern; read irregular fields, and fields after the first MiB, one by one."""
+        """Read regular fields with one pattern. Read irregular fields, and fields after the first MiB, one by one."""
         separator = self._delimiters.field
         match_field = self._grammar.field.match
         text, position = self._text, start

@@ -109,7 +109,7 @@ class RecordReader:
         self._keep(whole[position:])
 
     def _skip_lines(self, text: str) -> int:
-        """Return the start of the first line to read; if more lines must be skipped, the end of the text."""
+        """Return the start of the first line to read, or the end of the text if more lines must be skipped."""
         position, record = 0, self._delimiters.record
         while self._lines_to_skip:
             found = text.find(record, position)
@@ -318,7 +318,7 @@ class BlockReader:
         self._retry_at = rest + rest // 4 if rest > _MIN_PLAIN_BYTES else 0
 
     def _skip_lines(self) -> int:
-        """Return the start of the first line to read; if more lines must be skipped, the end of the text."""
+        """Return the start of the first line to read, or the end of the text if more lines must be skipped."""
         position, text = 0, self._text
         while self._lines_to_skip:
             found = text.find(self._record, position)

@@ -152,7 +152,7 @@ def _parquet_date_type(kind: pa.DataType) -> pa.DataType | None:
 
 
 def _parquet_nested_type(kind: pa.DataType) -> pa.DataType | None:
-    """Return the Parquet type of a nested type. Fixed-size lists become lists; fields are named as in cells."""
+    """Return the Parquet type of a nested type. Fixed-size lists become lists, and fields are named as in cells."""
     if pa.types.is_struct(kind):
         members = [member for field in kind.fields if (member := _parquet_type(field.type)) is not None]
         if not members or len(members) < len(kind):

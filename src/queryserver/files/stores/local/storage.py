@@ -394,8 +394,8 @@ class UserStorage(LocalStorage):
         self._needs_user_directories |= path.partition("/")[0] in _USER_DIRECTORY_PARENTS
 
     async def _run(self, path: str, call: Callable[[*Arguments], T], *arguments: *Arguments) -> T:
-        """Run a call in a thread. The first call for the root, `/user`, `/shared` or a path below them also creates the
-        user's home directory and `/shared` if they are missing.
+        """Run a call in a thread. The first call for the root, or for a path at or below `/user` or `/shared`, also
+        creates the user's home directory and `/shared` if they are missing.
         """
 
         def with_user_directories() -> T:

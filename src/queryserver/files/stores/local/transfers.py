@@ -170,7 +170,7 @@ class Download:
         self._file = -1
 
     def read(self, offset: int, length: int) -> bytes:
-        """Return up to `length` bytes from `offset` on; no bytes at the end of the file. Raises EntryChanged."""
+        """Return up to `length` bytes from `offset` on, or no bytes at the end of the file. Raises EntryChanged."""
         with self._lock:
             if self._ended:
                 raise StorageError(f"Reading {self._path} was canceled.")

@@ -28,7 +28,9 @@ _KEEPALIVE_S = 5.0
 
 
 class WideReadsTransport(httpx.AsyncHTTPTransport):
-    """An HTTP/1.1 transport that ignores proxy settings and reads at least `sizes.piece_bytes` from sockets at once."""
+    """An HTTP/1.1 transport that ignores proxy settings and requests at least `sizes.piece_bytes` in each socket
+    read.
+    """
 
     def __init__(self, tls: ssl.SSLContext | bool, sizes: ReadSizes, *, max_connections: int) -> None:
         super().__init__(trust_env=False)
