@@ -356,8 +356,8 @@ def _number(digits: str) -> int:
 
 
 def _matches_date(http_date: str, version: Version, *, or_later: bool = False) -> bool:
-    """Return whether the content was last modified in exactly that second or, if `or_later` is set, no later. False if
-    the date is invalid or the modification time is unknown.
+    """Return whether the content was last modified in exactly that second or, if `or_later` is set, in that second or
+    earlier. Return False if the date is invalid or the modification time is unknown.
     """
     if not http_date or version.modified_at is None:
         return False

@@ -384,7 +384,7 @@ class Deletions:
         """Run the checks that need no store call. Raises root_not_allowed, trash_not_supported, and access errors."""
         location = self._stores.location(caller, path)
         traits = location.file_system.traits
-        # In Ozone, the services themselves are roots, too.
+        # In Ozone, the services themselves are also roots.
         is_root = path.is_root or (path.scheme is Scheme.OFS and len(path.names) == 1)
         if is_root or path.path == traits.home_parent:
             raise errors.root_not_allowed(f"{path} cannot be deleted.")

@@ -97,7 +97,7 @@ def _kind_of_package(package: Package) -> WorkbookKind:
 
 
 def _is_spreadsheet(package: Package) -> bool:
-    """Return whether the media type of the package, or the one in its manifest, is that of an ODS spreadsheet."""
+    """Return whether the package declares the media type of an ODS spreadsheet, directly or in its manifest."""
     return _head(package, "mimetype").startswith(_SPREADSHEET) or (
         "mimetype" not in package and _SPREADSHEET in _head(package, _MANIFEST)
     )

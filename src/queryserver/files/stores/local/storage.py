@@ -361,17 +361,13 @@ class UserStorage(LocalStorage):
         return await self._threads.run("", self._quotas.remaining, self._access)
 
     async def mkdir(self, path: str, *, permissions: int | None = None) -> None:
-        """Create a directory. If quotas are enabled, it is always readable for queryserver, regardless of
-        `permissions`.
-        """
+        """Create a directory. If quotas are enabled, queryserver can always read it, regardless of `permissions`."""
         if permissions is not None:
             permissions = self._quotas.readable(permissions, is_directory=True)
         await super().mkdir(path, permissions=permissions)
 
     async def set_permissions(self, path: str, permissions: int) -> None:
-        """Set permissions. If quotas are enabled, the entry remains readable for queryserver, regardless of
-        `permissions`.
-        """
+        """Set permissions. If quotas are enabled, queryserver can still read the entry, regardless of `permissions`."""
         if not self._quotas.is_off:
             is_directory = (await self.stat(path)).kind is EntryKind.DIRECTORY
             permissions = self._quotas.readable(permissions, is_directory=is_directory)
