@@ -1,8 +1,6 @@
 """Interfaces for blocking drivers, and sessions that run driver calls in a limited number of threads."""
 
 import asyncio
-import os
-import sys
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
@@ -36,20 +34,7 @@ STOP_S = 5.0
 _CONTROL_THREADS = 2
 _MIN_SHARE = 2
 """Minimum value of the per-user thread limit."""
-_NICENESS = 10
-"""Niceness of threads and processes that run statements in native code, so that the event loop has priority."""
 _INTERRUPT_INTERVAL_S = 0.05
-
-
-def lower_priority(number: int | None = None, *, niceness: int = _NICENESS) -> None:
-    """Lower the priority of a thread or process. The default is the calling thread and any threads that it starts.
-
-    `number` is the operating system's thread or process ID. Does nothing if the system has no thread priorities or
-    denies the change.
-    """
-    if sys.platform == "linux":
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, number or threading.get_native_id(), niceness)
 
 
 class DriverThreads:

@@ -2,6 +2,7 @@
 
 import asyncio
 import hmac
+import os
 import secrets
 import ssl as tls
 import time
@@ -15,7 +16,6 @@ from weakref import WeakValueDictionary
 
 import asyncpg
 
-from queryserver.engines.blocking_drivers import lower_priority
 from queryserver.engines.connections import DatabaseLogin
 from queryserver.engines.postgresql.catalog import PostgresqlCatalog
 from queryserver.engines.postgresql.connection import (
@@ -373,5 +373,6 @@ class PostgresqlEngine:
         await self._user_logins.repair(login)
         connection = await self._address.connect(login)
         # Only the embedded server has user logins, and its processes run on this machine.
-        lower_priority(connection.get_server_pid(), niceness=_NICENESS)
+        with suppress(OSError):  # the service may not be permitted to change the priority
+            os.setpriority(os.PRIO_PROCESS, connection.get_server_pid(), _NICENESS)
         return connection

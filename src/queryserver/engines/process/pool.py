@@ -95,7 +95,7 @@ class _DatabaseFile:
 
 
 @dataclass(slots=True, eq=False)
-class _SpareProcess:
+class _PendingStart:
     """Ensures that sessions that one user opens concurrently start only one process.
 
     `waiting` is the number of sessions that need the lock.
@@ -117,7 +117,7 @@ class EngineProcesses:
         self._max_users = max_users
         self._files = dict[Hashable, _DatabaseFile]()
         self._users = dict[tuple[object, int], _PooledProcess]()
-        self._starting = dict[tuple[object, int], _SpareProcess]()
+        self._starting = dict[tuple[object, int], _PendingStart]()
         self._starting_count = 0
         """Number of processes that are being started for users."""
         self._memory_engines = dict[object, ProcessLosses]()
@@ -149,7 +149,7 @@ class EngineProcesses:
         It counts as in use inside the context. Raises EngineUnavailable.
         """
         key = engine, user_id
-        starting = self._starting.setdefault(key, _SpareProcess())
+        starting = self._starting.setdefault(key, _PendingStart())
         starting.waiting += 1
         try:
             async with starting.lock:
