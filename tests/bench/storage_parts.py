@@ -220,9 +220,6 @@ def _random_file(path: Path, size: int) -> None:
         file.writelines(os.urandom(_MIB) for _ in range(size // _MIB))
 
 
-# ------------------------------------------------------------------ the stores
-
-
 @asynccontextmanager
 async def open_stores(folder: Path, *, settings: Mapping[str, str] | None = None) -> AsyncIterator[Stores]:
     """Start the real stores, and a server that is configured with all of them."""

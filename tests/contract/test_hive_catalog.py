@@ -77,7 +77,7 @@ FACTS = CatalogFacts(
     drop_database=("DROP DATABASE {db} CASCADE",),
     quote=backquoted,
     odd_databases=(),
-    # Only a few names, because each one runs several jobs of about a second.
+    # Only a few names, because each name causes several jobs of about a second.
     odd_tables=("a`b;drop", 'x"y'),
     odd_columns=("o'brien a/b", 'x"y', "a`b;drop"),
     create_table=lambda table, columns: (

@@ -124,9 +124,9 @@ FACTS = EngineFacts(
     no_rows_sql="SELECT 1 AS a, 'x' AS b FROM (SELECT 1) t WHERE 1 = 0",
     fails_midway_sql=_rows(200_000, value="IF(assert_true({n} < 150000) IS NULL, {n}, 0)"),
     driver_words=("org.apache", "java.", "Traceback", "127.0.0.1", "\tat "),
-    # Hive compiles the statement within ExecuteStatement; API clients do not wait for that.
+    # Hive compiles the statement during ExecuteStatement, but API clients do not wait for this call.
     submit_within_s=5.0,
-    # Each session takes Hive 0.2 s.
+    # Hive takes 0.2 s for each session.
     many_sessions=60,
 )
 

@@ -153,7 +153,7 @@ async def test_writes_carry_condition_and_signed_payload(storage, peer):
         await put(storage, "bucket/file", b"x")
     (sent,) = [asked for asked in peer.asked if asked.method == "PUT"]
     assert sent.headers["if-none-match"] == "*"
-    # The signed SHA-256 of the body allows the store to detect a different body.
+    # The signed SHA-256 of the body allows the store to detect a changed body.
     assert sent.headers["x-amz-content-sha256"] == "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"
     assert "x-amz-content-sha256" in sent.headers["authorization"]
 

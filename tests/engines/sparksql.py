@@ -78,7 +78,7 @@ def _server_settings(directory: Path, port: int) -> dict[str, str]:
         "hive.server2.thrift.port": str(port),
         "hive.server2.enable.doAs": "false",
         "hive.server2.logging.operation.enabled": "true",
-        # With the default level, EXECUTION, Spark logs nothing.
+        # At the default level, EXECUTION, Spark logs nothing.
         "hive.server2.logging.operation.level": "VERBOSE",
         "hive.server2.logging.operation.log.location": f"{directory / 'logs'}",
     }

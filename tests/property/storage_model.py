@@ -74,7 +74,8 @@ class Model:
         for entry in [source, *self.below(source)]:
             self.entries[target + entry.removeprefix(source)] = self.entries.pop(entry)
 
-    # ------------------------------------------------------------------ refusal reasons; none if a call succeeds
+    # The following methods return the errors with which a store may refuse a call. The set is empty if the call
+    # succeeds.
 
     def missing(self, path: str) -> Refusals:
         if self.leads_through_file(path):

@@ -55,7 +55,7 @@ def _one_by_one(cells: list[str | None], column: ColumnType) -> tuple[list[objec
     invalid_rows: list[int] = []
     for row, cell in enumerate(cells):
         value = None
-        # In a block, a null cell is already None; a cell that is empty or contains a null word here was quoted.
+        # A null cell of a block is already None here, so a cell that is empty or contains a null word was quoted.
         if cell is not None and not is_null(QuotedText(cell), is_text=is_text):
             try:
                 value = convert_one(cell)

@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[2]
-# Packages imported although only another declared package requires them.
+# Maps each imported package that the project does not declare to the declared package that requires it.
 BROUGHT_ALONG = {
     "starlette": "fastapi", "pydantic_core": "pydantic", "httpcore": "httpx", "aiohttp": "aiobotocore",
     "botocore": "aiobotocore", "pyasn1": "ldap3",

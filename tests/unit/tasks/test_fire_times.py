@@ -83,5 +83,5 @@ def test_next_fire_after_missed_ones_is_a_whole_number_of_intervals_later():
     due, step = utc("2026-01-01T00:00:00"), timedelta(seconds=10)
     assert next_interval_time(due, step, due) == utc("2026-01-01T00:00:10")
     assert next_interval_time(due, step, utc("2026-01-01T00:01:03")) == utc("2026-01-01T00:01:10")
-    # If the database clock is set back, the schedule does not fire a second time at once.
+    # If the database clock is set back, the schedule does not immediately fire a second time.
     assert next_interval_time(due, step, utc("2025-12-31T23:59:00")) == utc("2026-01-01T00:00:10")

@@ -139,7 +139,7 @@ def test_more_than_512_mib_is_too_complex_before_unpacking():
     whole = bytearray(zipped("xl/workbook.xml", "a", "b").getvalue())
     directory = whole.index(b"PK\x01\x02")
     for _ in range(3):
-        # Each declares 200 MiB, compressed to 2 MiB; the file does not even contain that many bytes.
+        # Each part declares 200 MiB, compressed to 2 MiB, but the file contains far fewer bytes.
         struct.pack_into("<2L", whole, directory + 20, 2 * 1024**2, 200 * 1024**2)
         directory = whole.find(b"PK\x01\x02", directory + 4)
     with raises_code("file_too_complex", match="512 MiB"):

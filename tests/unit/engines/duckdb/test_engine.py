@@ -181,7 +181,7 @@ async def test_error_location_refers_to_the_submitted_statement(session: EngineS
         ("MERGE INTO t USING u ON nope WHEN MATCHED THEN DELETE", (1, 25)),
         # The error is raised while rows are read. DuckDB then counts lines in the expressions that wrap text columns.
         ("SELECT s,\n s::INTEGER,\n 2,\n 3\nFROM t", (2, 3)),
-        # For these statements, the position that DuckDB reports refers to another text.
+        # For these statements, DuckDB's position refers to another text, such as the definition of the view.
         ("SELECT 1,  2, 3, 4 FROM v", None),
         ("SHOW nowhere", None),
     ):
@@ -221,7 +221,7 @@ async def test_non_database_file_is_reported_without_its_path(tmp_path: Path) ->
     await engine.close()
 
 
-# Not a constant, which the planner would evaluate.
+# The value depends on `range`, because the planner would evaluate a constant.
 DEEP = "(repeat('[', 300 + range::INT) || repeat(']', 300 + range::INT))::JSON"
 
 
