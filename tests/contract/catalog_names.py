@@ -17,7 +17,7 @@ _MADE_AND_ASKED = {
 
 
 class CatalogNames(CatalogBasis):
-    """The tests of `CatalogContract` for names."""
+    """The `CatalogContract` tests for names."""
 
     @pytest.mark.item(61)
     @pytest.mark.capability("Names in any case")

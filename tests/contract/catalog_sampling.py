@@ -11,7 +11,7 @@ _ROWS = (("1", "'b'"), ("2", "'a'"), ("3", "NULL"), ("10", "'b'"), ("9", "'c'"))
 
 
 class CatalogSampling(CatalogBasis):
-    """The tests of `CatalogContract` for sample statements."""
+    """The `CatalogContract` tests for sample statements."""
 
     async def sample(
         self,

@@ -25,7 +25,7 @@ _PROMPTLY_S = 30.0
 
 @pytest.mark.capability("A broken connection is reported in time")
 class BreaksContract(EngineBasis):
-    """The tests of network outages. Each test starts with an engine behind a proxy that forwards all traffic."""
+    """The network-outage tests. Each test starts with an engine behind a proxy that forwards all traffic."""
 
     break_s: ClassVar[float] = 3.0
     sleep_sql: ClassVar[Callable[[int], str]]

@@ -30,7 +30,7 @@ BREAKS = (Fault.RESET, Fault.CUT, Fault.GARBAGE)
 
 @pytest.mark.capability("A broken connection is reported in time")
 class FaultsContract(EngineBasis):
-    """The tests of broken connections. Each test starts with an engine behind a proxy that forwards all traffic."""
+    """The broken-connection tests. Each test starts with an engine behind a proxy that forwards all traffic."""
 
     limit_s: ClassVar[float] = 60.0
     """Time limit for the outcome of a call, in seconds. It exceeds the adapters' own timeouts to allow for a busy

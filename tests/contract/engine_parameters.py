@@ -71,7 +71,7 @@ def lacking(mark: pytest.MarkDecorator) -> dict[str, pytest.MarkDecorator]:
 
 
 class ParameterContract(EngineBasis):
-    """The tests of `EngineContract` for statement parameters."""
+    """The `EngineContract` tests for statement parameters."""
 
     def bound(self, statement: str, *values: object) -> BoundStatement:
         return BoundStatement(statement, self.dialect_of_engine, StatementParameters(read_parameters(list(values))))

@@ -28,7 +28,7 @@ def resuming(engine: Engine) -> ResumableEngine:
 @pytest.mark.item(25)
 @pytest.mark.capability("Survives a queryserver restart")
 class ResumingContract(EngineBasis):
-    """The tests of reattaching to a running statement. Adapters that support this inherit them in addition to
+    """The tests for reattaching to a running statement. Adapters that support this inherit them in addition to
     `EngineContract`.
     """
 

@@ -12,7 +12,7 @@ from queryserver.errors.statements import EngineError, SessionLost
 
 
 class StoppingContract(EngineBasis):
-    """The tests of `EngineContract` for canceling and releasing statements."""
+    """The `EngineContract` tests for canceling and releasing statements."""
 
     @pytest.mark.item(36)
     @pytest.mark.capability("Cancel reaches the engine")

@@ -15,7 +15,7 @@ Raw = Callable[[str], Awaitable[set[bytes]]]
 
 
 class EscapesContract(StorageBasis):
-    """The tests of the names in `facts.unnameable`, which other programs can give to files in the store. The names are
+    """The tests for the names in `facts.unnameable`, which other programs can give to files in the store. The names are
     relative to a directory.
     """
 

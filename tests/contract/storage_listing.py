@@ -13,7 +13,7 @@ UNORDERED = ("b", "a", "B", "é", "a.b", "10", "9")
 
 
 class ListingContract(StorageBasis):
-    """The tests of `StorageContract` for directory listings."""
+    """The `StorageContract` tests for directory listings."""
 
     @pytest.mark.power("List")
     async def test_listing_shows_one_level(self, storage: Storage, base: str) -> None:

@@ -12,7 +12,7 @@ from queryserver.files.protocol import PartPlan, ReadableParts, Storage, Storage
 
 
 class PartsContract(StorageBasis):
-    """The tests of `StorageContract` for multipart uploads. The uploaded files are 2.5 times as large as the store's
+    """The `StorageContract` tests for multipart uploads. The uploaded files are 2.5 times as large as the store's
     smallest part.
     """
 

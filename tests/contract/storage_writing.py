@@ -14,7 +14,7 @@ from queryserver.files.protocol import Storage
 
 
 class WritingContract(StorageBasis):
-    """The tests of `StorageContract` for reading and writing files."""
+    """The `StorageContract` tests for reading and writing files."""
 
     @pytest.mark.power("Read and write")
     async def test_written_content_is_read_back(self, storage: Storage, base: str) -> None:

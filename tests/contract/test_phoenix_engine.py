@@ -166,7 +166,7 @@ def phoenix(phoenix_server: HttpAddress) -> HttpAddress:
 @pytest.mark.engine("phoenix")
 @pytest.mark.timeout(400)
 class TestPhoenix(PhoenixBasis, EngineContract):
-    """The engine contract on the Query Server, and on HBase in one process."""
+    """The engine contract on the Query Server, with HBase in one process."""
 
     facts = FACTS
     tested_with = "Phoenix 5.2.1 on HBase 2.5, Query Server 6.0.0"

@@ -38,7 +38,9 @@ async def flat_file_system(flat_s3_server):
 @pytest.mark.engine("s3")
 @pytest.mark.engine("azurite")
 class TestFlatS3(EscapesContract):
-    """The gateway stores keys in a flat account; in a directory, it cannot store keys that are not valid file paths."""
+    """The tests for unrepresentable names, with a gateway that stores keys in a flat account. In a directory, the
+    gateway cannot store keys that are not valid file paths.
+    """
 
     facts = StorageFacts(
         "S3",

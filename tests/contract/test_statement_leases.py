@@ -35,7 +35,7 @@ _numbers = count(1)
 
 
 class MemoryDesk(LeaseDesk):
-    """The in-memory MemoryLeases under test."""
+    """The in-memory implementation under test."""
 
     def __init__(self) -> None:
         self.leases: MemoryLeases = MemoryLeases()
@@ -69,7 +69,7 @@ class MemoryDesk(LeaseDesk):
 
 
 class DatabaseDesk(LeaseDesk):
-    """The leases under test that are stored in PostgreSQL."""
+    """The PostgreSQL implementation under test."""
 
     def __init__(self, database: Database, user_id: int) -> None:
         self.database = database

@@ -12,7 +12,7 @@ from queryserver.api.responses import OwnedStream, stream, while_connected
 
 
 class Client:
-    """The client side of a request: sends the messages, then stays silent until it disconnects."""
+    """The client side of a request, which sends the messages and then waits until it disconnects."""
 
     def __init__(self, *messages: dict[str, Any]) -> None:
         self._messages = list(messages)

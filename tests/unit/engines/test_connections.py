@@ -33,7 +33,7 @@ class Line:
 
 
 class Lines:
-    """A factory of connections that keeps a list of those it has made."""
+    """A factory that records the connections it has made."""
 
     def __init__(self) -> None:
         self.made: list[Line] = []

@@ -269,7 +269,7 @@ def start(entries_before: int, *, user: str = "ana", part: str = "", path: Stora
 
 
 class Clock:
-    """A clock that shows `now`, which only the test changes."""
+    """A clock that returns `now`, which only the test changes."""
 
     now = 0.0
 

@@ -46,7 +46,7 @@ CONTENT = b"n,text\n" + b"".join(b"%d,row %d\n" % (n, n) for n in range(ROWS))
 
 
 class NoDisk(io.BytesIO):
-    """A file on a disk that is full."""
+    """A file on a full disk."""
 
     def write(self, *_: object) -> int:
         raise OSError(28, "No space left on device")

@@ -148,7 +148,7 @@ async def test_statement_rejected_before_its_start_is_retried_once(refusal: type
 
 
 class _FailingSession(FakeSession):
-    """A session that reports at the first poll that its first statement never started; it provides no log."""
+    """A session that reports its first statement as never started, and whose log is unavailable."""
 
     async def poll(self, handle: OperationHandle, *, wait_s: float = 0) -> OperationStatus:
         if len(self._engine.executions) == 1:

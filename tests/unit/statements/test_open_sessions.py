@@ -212,7 +212,7 @@ ANAS_ID, BOB, EVE = 1, 2, 3
 
 
 class Openings:
-    """Sessions that are still opening when the test ends; `open_ones` counts the sessions that are already open."""
+    """Sessions whose opening lasts until the test ends. `open_ones` counts the sessions that are already open."""
 
     def __init__(self, stack: ExitStack, *, per_connector: int, open_ones: Counter[tuple[str, int]]) -> None:
         self._stack = stack

@@ -15,7 +15,7 @@ REQUEST = b"GET / HTTP/1.1\r\nHost: test\r\n\r\n"
 
 
 class Socket(asyncio.Transport):
-    """A transport that records the bytes written."""
+    """A transport that records the bytes written to it."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -14,7 +14,7 @@ FILE = random.Random(7).randbytes(24 * MIB + 1234)
 
 
 class Store:
-    """A file that records the calls which fetch its bytes."""
+    """A file that records the calls that fetch its bytes."""
 
     def __init__(self, reads: ReadBuffers) -> None:
         self.calls = list[tuple[int, int]]()

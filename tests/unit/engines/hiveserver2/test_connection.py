@@ -362,7 +362,7 @@ def texts(*values: bytes) -> TColumn:
 
 
 class FullProgress(Struct):
-    """A TProgressUpdateResp that includes the fields which the client never reads."""
+    """A TProgressUpdateResp that includes the fields that the client never reads."""
 
     header_names: list[str] = wire(1, list_of(TEXT))
     rows: list[list[str]] = wire(2, list_of(list_of(TEXT)))
@@ -428,7 +428,7 @@ def test_invalid_bytes_are_malformed(raw: bytes) -> None:
 
 
 class _Broken(Hs2Connection):
-    """The session's connection after it has been lost."""
+    """A session's connection that has been lost."""
 
     def __init__(self) -> None:
         pass

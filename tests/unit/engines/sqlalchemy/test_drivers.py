@@ -21,7 +21,7 @@ _RULES = AddressRules(blocked=(ip_network(f"{_BAD}/32"),))
 
 
 class Older(DefaultDialect):
-    """A dialect with the name of the import method that SQLAlchemy 1 used."""
+    """A dialect whose import method has the name that SQLAlchemy 1 used."""
 
     name = "qs_older"
 
