@@ -78,7 +78,7 @@ async def started(session: EngineSession, handle: OperationHandle) -> None:
 
 
 def rows_of(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
-    """Return the rows as tuples, since column names may repeat."""
+    """Return the rows as tuples, because column names may repeat."""
     columns = [column.to_pylist() for column in batch.columns]
     return list(zip(*columns, strict=True))
 

@@ -170,8 +170,8 @@ async def failing(*batches: pa.RecordBatch, error: Exception) -> AsyncIterator[p
 
 
 def comparable(row: Sequence[Any], columns: Sequence[LoadColumn]) -> tuple[Any, ...]:
-    """Convert a row read back to the Python types of the loaded row, since an engine may substitute types that it
-    lacks.
+    """Convert a row that was read back to the Python types of the loaded row, because an engine may substitute types
+    that it lacks.
     """
     assert len(row) == len(columns)
     return tuple(_value(value, column.type.base) for value, column in zip(row, columns, strict=True))

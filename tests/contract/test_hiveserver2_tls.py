@@ -1,4 +1,4 @@
-"""Every HiveServer2 transport over TLS, with scripted servers, since no real server binds HTTP to the loopback
+"""Every HiveServer2 transport over TLS, with scripted servers, because no real server binds HTTP to the loopback
 interface.
 """
 

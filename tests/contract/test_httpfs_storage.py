@@ -133,7 +133,7 @@ async def proxy(httpfs_gateway) -> AsyncGenerator[FaultProxy]:
 async def behind_faults(proxy) -> AsyncGenerator[WebHdfsFileSystem]:
     """Put a fault proxy before the gateway.
 
-    Data also passes through the proxy, since redirects contain the address that the client called.
+    Data also passes through the proxy, because redirects contain the address that the client called.
     """
     url = f"http://127.0.0.1:{proxy.port}/webhdfs/v1"
     timeouts = Timeouts(connect_s=2, silence_s=1, call_s=4)

@@ -1,7 +1,7 @@
 """Downloads the programs of all engines into the cache: `python -m tests.engines.downloads`.
 
-Tests download missing programs themselves. An earlier download, in parallel with CPU-bound work, avoids that wait for
-the network. Prints the programs that are unavailable; the exit code is then 1.
+Tests download missing programs themselves. Downloading the programs earlier, in parallel with CPU-bound work, avoids
+waiting for the network. Prints the programs that are unavailable; the exit code is then 1.
 """
 
 import sys

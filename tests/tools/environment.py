@@ -1,4 +1,4 @@
-"""Programs that use SQLAlchemy, in a separate environment: packages are pinned with hashes and kept between runs."""
+"""An environment for programs that use SQLAlchemy: its packages are pinned with hashes and kept between runs."""
 
 import sys
 from pathlib import Path

@@ -127,7 +127,7 @@ def has_ipv6() -> bool:
 
 
 async def until_it_is_0(command: Callable[[], Awaitable[CommandOutput]], server: ServerProcess) -> CommandOutput:
-    """Repeat the command, which takes about half a second, until its exit code is 0; return the output of that run."""
+    """Repeat the command, which takes about half a second, until its exit code is 0; return the last output."""
     async with asyncio.timeout(ALIVE_WITHIN_S):
         while (ended := await command()).code:
             assert server.process.returncode is None, server.stderr

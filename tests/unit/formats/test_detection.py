@@ -178,8 +178,8 @@ def test_single_column_gets_a_separator_absent_from_the_text():
     ("pairs", "others", "field", "confidence"), [(4, 1, ",", 0.8), (16, 4, ",", 0.8), (19, 5, "\t", 0.5)]
 )
 def test_separator_fits_if_four_of_five_records_have_the_same_width(pairs, others, field, confidence):
-    """For (19, 5), the share is only 0.79, so the file is read as one column, with a separator that does not occur in
-    it.
+    """For 19 records of the same width and 5 others, the share is only 0.79, so the file is read as one column, with a
+    separator that does not occur in it.
     """
     found = seen("a,b\n" + "1,2\n" * (pairs - 1) + "x\n" * others)
     assert (found.delimiters.field, found.confidence) == (field, confidence)

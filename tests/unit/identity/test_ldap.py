@@ -337,7 +337,7 @@ async def listening(peer: Peer) -> AsyncIterator[int]:
 
 
 async def refused(url: str) -> tuple[float, None]:
-    """Return how many seconds the login took to fail; check that the error does not reveal the password."""
+    """Return how many seconds pass until the login fails; check that the error does not reveal the password."""
     ldap, context = LdapSettings(base_dn="dc=test", timeout_s=1), ssl.create_default_context()
     began = time.monotonic()
     with closing(LdapLogin(lambda: closing(Ldap3Session(url, 1, context)), ldap, UsernameRule())) as backend:

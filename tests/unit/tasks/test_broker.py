@@ -232,7 +232,7 @@ async def until_queued(settings: TaskServerSettings, number: int) -> None:
 
 
 async def repeated(call: Callable[[], None], holds: Callable[[], bool]) -> None:
-    """Repeat the call until the condition holds, since messages sent before the listener is ready are lost."""
+    """Repeat the call until the condition holds, because messages sent before the listener is ready are lost."""
     async with asyncio.timeout(60):
         while not holds():
             call()

@@ -105,7 +105,7 @@ GREGORIAN = dt.datetime(1582, 10, 15)  # noqa: DTZ001 imported timestamps are na
 
 
 def parameters(*values: pa.Array) -> list[list[bytes]]:
-    """Return the encoded parameters of each row of the columns."""
+    """Encode the rows of the columns; return the encoded parameters of each row."""
     batch = pa.RecordBatch.from_arrays(list(values), names=[f"c{place}" for place in range(len(values))])
     return [list(Message(row).each(1)) for row in parameter_rows(batch.schema.names, batch)]
 

@@ -1,4 +1,4 @@
-"""The system call filter, interpreted as the kernel of each architecture does, and the system call numbers."""
+"""The system call filter, interpreted like the kernel of each architecture, and the system call numbers."""
 
 import errno
 import re

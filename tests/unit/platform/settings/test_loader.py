@@ -18,7 +18,7 @@ no effect.
 """
 
 CHECKED = {"desktop.ldap.use_start_tls"}
-"""Keys that are only validated. `false` is reported as a problem, since passwords must never be sent unencrypted."""
+"""Keys that are only validated. `false` is reported as a problem: passwords must never be sent unencrypted."""
 
 OTHER_NAMES = {"metastore.allow_sample_data_from_views"}
 """Keys whose values are copied to other keys, which the service reads."""
