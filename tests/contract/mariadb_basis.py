@@ -1,4 +1,4 @@
-"""Shared code of the tests that use a real MariaDB, for all adapters that can connect to it."""
+"""Shared code for the tests that use a real MariaDB, for all adapters that can connect to it."""
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager

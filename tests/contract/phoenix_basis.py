@@ -1,4 +1,4 @@
-"""Shared code of the tests that use a real Phoenix; each test waits until the previous test's statements have ended."""
+"""Shared code for tests that use a real Phoenix. Each test waits until the previous test's statements have ended."""
 
 import asyncio
 

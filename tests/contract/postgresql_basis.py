@@ -1,4 +1,4 @@
-"""Shared code of the tests that use a real PostgreSQL."""
+"""Shared code for the tests that use a real PostgreSQL."""
 
 from collections.abc import AsyncGenerator
 from typing import ClassVar

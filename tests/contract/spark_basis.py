@@ -1,4 +1,4 @@
-"""Shared code of the Spark suites, which counts the statements that the Thrift server is running."""
+"""Shared code for the Spark suites, which counts the statements that the Thrift server is running."""
 
 import httpx
 import pytest

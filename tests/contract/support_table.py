@@ -1,4 +1,4 @@
-"""Shared code of the generated support tables, which derives cells from test marks and numbers the footnotes."""
+"""Shared code for the generated support tables, which derives cells from test marks and numbers the footnotes."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Shared code of the Trino suites: the server address and the number of running statements."""
+"""Shared code for the Trino suites: the server address and the number of running statements."""
 
 from typing import Any
 from uuid import uuid4

@@ -1,4 +1,4 @@
-"""The broker check against a real Valkey."""
+"""The broker check, run against a real Valkey server."""
 
 import asyncio
 import ssl

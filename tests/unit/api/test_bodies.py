@@ -1,4 +1,4 @@
-"""Request bodies: parsing, size limits, and shares of the memory for bodies."""
+"""Request bodies: parsing, size limits, and memory quotas."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""How domain errors appear in importer responses (Contract importer 2.1, 2.2)."""
+"""The mapping of domain errors to importer responses (Contract importer 2.1, 2.2)."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""Uploads: their content, their division into parts, and joining the parts."""
+"""Uploads: their content, their division into parts, and the joining of the parts."""
 
 import asyncio
 import hashlib

@@ -24,7 +24,7 @@ from queryserver.formats.detection import (
 from queryserver.formats.table_files import SAMPLE_BYTES, Delimiters, FileType
 
 BEGINNING_BYTES = 64 * 1024
-"""The size of the sample that guess_header reads first."""
+"""The size in bytes of the sample that guess_header reads first."""
 
 CSV, TSV, DELIMITED = FileType.CSV, FileType.TSV, FileType.DELIMITED
 D1 = "id,name\n1,a\n2,b\n3,c\n"

@@ -1,4 +1,4 @@
-"""Metrics, and how they are aggregated over worker processes."""
+"""Metrics, and their aggregation over worker processes."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The Atlas adapter against a scripted Atlas on the loopback interface (Contract platform 8.5)."""
+"""The Atlas adapter, tested against a scripted Atlas on the loopback interface (Contract platform 8.5)."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""Statements that certainly only read, so that they can be run a second time (Contract editor 3.3 rule 3)."""
+"""Detection of statements that only read, so that they may be run a second time (Contract editor 3.3 rule 3)."""
 
 import pytest
 

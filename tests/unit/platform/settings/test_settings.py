@@ -1,4 +1,4 @@
-"""How settings are read (Contract platform 11)."""
+"""Settings from TOML files, environment variables and overrides (Contract platform 11)."""
 
 import json
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""Azure credentials: from the settings to the headers of requests."""
+"""Azure credentials: from the settings to the request headers."""
 
 import asyncio
 from collections.abc import Mapping
