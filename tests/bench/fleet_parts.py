@@ -63,7 +63,8 @@ class _Way:
     cycles: float
     """Full cycles per second with 64 clients."""
     to_engine_ms: float
-    """Median time with one client, from just before execute to the engine's clock as the statement reads it."""
+    """The median time from just before the execute call until the statement reads the engine's clock, with one client.
+    """
 
 
 async def task_server(folder: Path) -> list[Measured]:

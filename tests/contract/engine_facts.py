@@ -91,6 +91,6 @@ class EngineFacts:
     submit_within_s: float = 1.0
     """How long `submit` may take for `slow_sql`, in seconds; engines may plan a statement before `submit` returns."""
     many_rows: int = 1_000_000
-    """How many rows of 200 characters are read with constant memory; more than 100 MiB in total."""
+    """The number of rows of 200 characters that are read with constant memory; more than 100 MiB in total."""
     many_sessions: int = 200
     """How many consecutive sessions are opened without leaking resources."""

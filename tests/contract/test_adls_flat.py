@@ -1,4 +1,4 @@
-"""A flat Azure account on a real Azurite: network faults, shared access signatures, folders."""
+"""A flat Azure account on a real Azurite: network faults, shared access signatures, and folders."""
 
 import base64
 import hashlib

@@ -1,4 +1,4 @@
-"""A hierarchical Azure account on a stand-in server: network faults, application logins, guarantees of the protocol."""
+"""A hierarchical Azure account on a stand-in server: network faults, application logins, and protocol guarantees."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""The storage contract for Azure storage: a flat account on a real Azurite, a hierarchical account on a stand-in
+"""The storage contract for Azure storage: a flat account on a real Azurite, and a hierarchical account on a stand-in
 server.
 """
 

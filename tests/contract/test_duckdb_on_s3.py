@@ -1,4 +1,4 @@
-"""DuckDB over a real S3 server: reads, writes, and the orphaned files of a canceled write."""
+"""DuckDB on a real S3 server: reads, writes, and the orphaned files of a canceled write."""
 
 import asyncio
 from collections.abc import AsyncIterator

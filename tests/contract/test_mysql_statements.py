@@ -1,4 +1,4 @@
-"""MySQL specifics: databases, warnings, procedures, logins, and a result that must be read to the end."""
+"""MySQL-specific behavior: databases, warnings, procedures, logins, and a result that must be read to the end."""
 
 import asyncio
 import resource

@@ -1,4 +1,4 @@
-"""The storage contract for the HttpFS gateway of a real Ozone, and Ozone specifics."""
+"""The storage contract for the HttpFS gateway of a real Ozone, and Ozone-specific behavior."""
 
 from collections.abc import AsyncGenerator
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""PostgreSQL specifics: transactions, notices, schemas, logins, and connections that the server ends."""
+"""PostgreSQL-specific behavior: transactions, notices, schemas, logins, and connections that the server ends."""
 
 import asyncio
 from collections.abc import AsyncGenerator

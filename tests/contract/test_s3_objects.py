@@ -1,4 +1,4 @@
-"""S3 specifics on a real server: key order, markers, multipart uploads, logins, outages."""
+"""S3-specific behavior on a real server: key order, markers, multipart uploads, logins, and outages."""
 
 import asyncio
 import tracemalloc

@@ -1,4 +1,4 @@
-"""The storage contract for WebHDFS on a real HDFS, and HDFS specifics."""
+"""The storage contract for WebHDFS on a real HDFS, and HDFS-specific behavior."""
 
 import asyncio
 from collections.abc import AsyncGenerator

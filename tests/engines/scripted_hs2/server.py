@@ -57,7 +57,7 @@ class ScriptedServer:
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
     huge_bytes: int = 900_000_000
     held: int = 0
-    """Number of calls so far whose response was held back."""
+    """The number of calls whose response has been held back so far."""
     _writers: set[asyncio.StreamWriter] = field(default_factory=set)
 
     @asynccontextmanager
