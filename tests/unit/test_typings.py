@@ -17,8 +17,8 @@ def is_of_stub(name: str) -> bool:
 
 
 def has(found: ModuleType | type, name: str) -> bool:
-    """Return whether the object or one of its subclasses has the name: an array's type determines which
-    members it has.
+    """Return whether the object or one of its subclasses has the name. For example, the members of an array depend on
+    its type.
     """
     return hasattr(found, name) or (isinstance(found, type) and any(has(one, name) for one in found.__subclasses__()))
 

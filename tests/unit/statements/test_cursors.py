@@ -120,7 +120,9 @@ async def test_lost_database_is_reported_to_each_caller_and_the_next_move_succee
 
 
 async def test_two_servers_never_deadlock(database, database_dsn):
-    """All transactions lock the rows in the same order; otherwise, PostgreSQL would abort one of them as a deadlock."""
+    """All transactions lock the rows in the same order; otherwise, PostgreSQL would detect a deadlock and abort one of
+    them.
+    """
     ids = await statements(database, 50)
     both = CursorMoves(database), CursorMoves(database)
 

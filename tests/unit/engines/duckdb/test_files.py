@@ -586,8 +586,8 @@ def test_two_permitted_sessions_read_the_same_file_concurrently(shared: Setting)
 
 
 def test_sniffed_file_is_refused_while_another_session_runs_a_statement(shared: Setting) -> None:
-    """DuckDB may list the path of sniff_csv in any of its threads, so the listing belongs to an unknown statement
-    unless only one statement is running.
+    """DuckDB may list the path of sniff_csv in any of its threads, so a listing cannot be attributed to a statement
+    while other statements are running.
     """
     ana, bob = shared.connect(ANA), shared.connect(BOB)
     for _ in range(20):

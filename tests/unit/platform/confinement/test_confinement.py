@@ -388,7 +388,7 @@ except FileNotFoundError:
 @needs_landlock
 @needs_seccomp
 def test_running_threads_get_seccomp_filter_and_are_counted(tmp_path):
-    """Landlock can be applied to threads that are already running only since Linux 7.0."""
+    """Only since Linux 7.0 can Landlock be applied to threads that are already running."""
     code = """
 go, done, found = threading.Event(), threading.Event(), []
 
