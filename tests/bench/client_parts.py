@@ -114,7 +114,7 @@ async def _counted(result: Result) -> None:
 
 
 async def _growth(result: Result) -> float:
-    """Return how many MiB memory grows while the result is read batch by batch. Must be measured before other reads."""
+    """Return by how many MiB memory grows while the result is read in batches. Must be measured before other reads."""
     before, peak = psutil.Process().memory_info().rss, 0
     async for _ in result.batches():
         peak = max(peak, psutil.Process().memory_info().rss)

@@ -25,7 +25,7 @@ def _column(name: str, kind: str, comment: str = "", **facts: object) -> TableCo
 
 
 def _insert(table: str, rows: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """Insert through SELECT, because array and map constructors are not allowed in Hive's VALUES."""
+    """Return statements that insert through SELECT, because Hive's VALUES does not allow array and map constructors."""
     selects = " UNION ALL ".join(f"SELECT {', '.join(row)}" for row in rows)
     return (f"INSERT INTO {table} {selects}",) if rows else ()
 

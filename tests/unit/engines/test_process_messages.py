@@ -8,7 +8,7 @@ from queryserver.engines.process.messages import BatchReader, BatchWriter
 
 
 def hugeint(value: int) -> pa.Array:
-    """Return a HUGEINT as DuckDB exports it: a decimal(38) that may have up to 39 digits."""
+    """Return a HUGEINT as DuckDB exports it: as a decimal(38) that may have up to 39 digits."""
     return pa.Array.from_buffers(pa.decimal128(38, 0), 1, [None, pa.py_buffer(value.to_bytes(16, "little"))])
 
 
