@@ -3,10 +3,10 @@ new user would.
 
 For the system's own Python, `make run` is called in a copy of the project, with only the system's programs on PATH: pip
 installs the packages and checks their hashes. For every other Python, uv creates an environment with the wheels of
-server and client, quickly because of its cache. Then a server starts on a free port, a user logs in, a statement runs
-on DuckDB, its rows are read, also with the client, SQLAlchemy and `qs`, and the server stops with exit code 0. A Python
-that only the client supports, or otherwise the oldest one, gets the oldest packages that the client and its extras
-accept, and uses a server of this script's environment.
+server and client, quickly because of its cache. Then a server starts on a free port, and a user logs in. A statement
+runs on DuckDB, and its rows are read through the API, the client, SQLAlchemy and `qs`. Finally, the server must stop
+with exit code 0. A Python that only the client supports, or otherwise the oldest one, tests only the client. It gets
+the oldest packages that the client and its extras accept, and uses a server of this script's environment.
 """
 
 import json

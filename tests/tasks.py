@@ -8,8 +8,8 @@ from typing import Any
 
 
 class TasksBegun:
-    """The asyncio tasks started during a test. Tasks are excluded if they existed before or were started by such a
-    task, as the servers of other tests are.
+    """The asyncio tasks started during a test. Tasks that existed before, such as other tests' servers, are excluded,
+    and so are the tasks that they start.
     """
 
     def __init__(self, earlier: set[asyncio.Task[Any]]) -> None:

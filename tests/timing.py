@@ -24,8 +24,8 @@ async def settle() -> None:
 
 
 async def until(holds: Callable[[], object]) -> None:
-    """Wait until the condition is true. It may be a coroutine function. Fails after a minute, which is enough even on a
-    busy machine.
+    """Wait until the condition is true. `holds` may be a coroutine function. Fails after a minute, which is enough even
+    on a busy machine.
     """
     async with asyncio.timeout(60):
         while True:

@@ -1,6 +1,4 @@
-"""The container image is small and runs without privileges. The README's examples work on it with a separate
-PostgreSQL.
-"""
+"""The container image is small and needs no privileges. With a separate PostgreSQL, it runs the README's examples."""
 
 import asyncio
 import os

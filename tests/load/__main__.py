@@ -1,14 +1,16 @@
-"""Runs many concurrent users on one server, or on several servers with workers; prints their results and the cost.
+"""Runs many concurrent users on one server, or on several servers with workers. Prints response times and resource
+usage.
 
 `make load` runs 1,000 users for ten minutes on one server. `make load ARGS="--servers 2 --workers 2"` runs the same
-load on a fleet; `ARGS="--users 50 --minutes 0.5"` is a trial. The exit code is 1 if a call failed or a value was wrong.
+load on a fleet, and `ARGS="--users 50 --minutes 0.5"` is a trial. The exit code is 1 if a call failed or a value was
+wrong.
 
 A round consists of six calls: execute, status, page, close, autocomplete, history (`users.py`). "Processor per round"
 is the CPU time that the servers and workers, or PostgreSQL, used in the measured period, divided by the number of
 rounds. It includes a directory listing in every fifth round, and four `is_alive` calls per second. PostgreSQL is both
 the service database and the statements' data source. Percentiles are measured in the users' process, from the first
-byte sent to the last byte received; `status` waits for the completion of its statement. The servers' memory excludes
-PostgreSQL and the broker; a page that processes share counts proportionally for each of them.
+byte sent to the last byte received. The `status` call waits for the statement's end. The servers' memory excludes
+PostgreSQL and the broker. A memory page that processes share counts proportionally for each of them.
 """
 
 import argparse

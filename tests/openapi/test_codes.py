@@ -1,4 +1,4 @@
-"""Error codes: the OpenAPI document describes exactly those that the program can return."""
+"""The OpenAPI document describes exactly the error codes that the program can return."""
 
 import re
 from pathlib import Path

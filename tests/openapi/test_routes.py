@@ -142,7 +142,7 @@ class TestRoutes:
 
     @every_route
     def test_no_earlier_route_shadows_another(self, route: APIRoute):
-        path = re.sub(r"\{[^}]*\}", "predict", route.path)  # could be mistaken for the optimizer call `predict`
+        path = re.sub(r"\{[^}]*\}", "predict", route.path)  # this value equals the name of an optimizer call
         for method in route.methods or ():
             scope = {"type": "http", "path": path, "method": method}
             assert next(one for one in ROUTES if one.matches(scope)[0] is Match.FULL) is route
