@@ -232,7 +232,7 @@ def status_and_code(answer: httpx.Response) -> tuple[int, str]:
 
 @pytest.mark.security("T20")
 def test_call_lists_are_complete():
-    """Without this test, a change to the models could reduce the tested calls to none unnoticed."""
+    """Without this check, a change to the models could silently reduce the tested calls to none."""
     assert len(ON_OPERATIONS) >= 13
     assert len(BY_CONNECTOR) >= 20
 

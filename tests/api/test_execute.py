@@ -1,4 +1,4 @@
-"""The three forms of calling execute (Contract editor 4)."""
+"""The three forms of the execute call (Contract editor 4)."""
 
 import asyncio
 import json

@@ -22,7 +22,7 @@ DUCK = {"snippet": '{"type": "duckdb"}'}
 
 @dataclass(frozen=True, slots=True)
 class TwoInstances:
-    """Two instances on one database, both of which one user calls. The first instance owns the DuckDB file."""
+    """Two instances on one database, called by the same user. The first instance owns the DuckDB file."""
 
     holder: Caller
     other: Caller
@@ -32,7 +32,7 @@ class TwoInstances:
 
 @pytest.fixture
 async def pair(small_api: ApiOpener) -> AsyncIterator[TwoInstances]:
-    """Two instances, both of which one user calls."""
+    """Two instances that the same user calls."""
     async with small_api() as first, small_api() as second:
         holder = await first.user()
         shop = await make_shop(holder, DUCKDB)
@@ -162,7 +162,7 @@ _TABLES = 30_000
 
 
 async def longest_pause(until: asyncio.Event) -> float:
-    """Return the longest delay in seconds after which this coroutine was resumed, until the event is set."""
+    """Measure the delays of the event loop until the event is set; return the longest in seconds."""
     longest, last = 0.0, time.monotonic()
     while not until.is_set():
         await asyncio.sleep(0.005)

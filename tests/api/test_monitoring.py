@@ -69,9 +69,7 @@ async def test_server_without_its_result_store_is_alive_but_not_ready(small_api:
 
 
 async def is_ready_again(api: Api) -> None:
-    """Wait until the server is ready. After a failed readiness check, the next check takes place only after a
-    second.
-    """
+    """Wait until the server is ready. The server repeats a failed readiness check only after a second."""
     for _ in range(600):
         if (await api.http.get("/desktop/debug/is_ready")).json()["ready"]:
             return
@@ -230,7 +228,7 @@ async def test_alerts_and_dashboard_use_existing_metrics(counted: Api):
         re.findall(r"queryserver_(\w+)", "\n".join([(DEPLOY / "prometheus" / "alerts.yml").read_text(), *shown]))
     )
     assert len(used) >= len(NAMES) // 2
-    # The HTTP server has the metrics of connections. The tests run the application without that server.
+    # The HTTP server counts its connections, but the tests run the application without that server.
     of_connections = CollectorRegistry()
     ConnectionCounts(of_connections)
     there = (await scraped(counted)).names | Page(generate_latest(of_connections).decode()).names

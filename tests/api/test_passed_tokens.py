@@ -1,4 +1,4 @@
-"""A user logs in to these engines only with the token of the API call (Contract platform 3.9, last part)."""
+"""Engines to which a user can log in only with the token of the API call (Contract platform 3.9, last part)."""
 
 import asyncio
 import json

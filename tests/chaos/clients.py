@@ -128,7 +128,7 @@ class Client:
 
     caller: Caller
     ends_at: float
-    """The end in monotonic time. A statement that has begun before is followed to completion."""
+    """The end in monotonic time. A statement that is running then is still followed to completion."""
 
     async def run(self) -> None:
         """Run statements until `ends_at`."""
@@ -155,17 +155,17 @@ class Client:
         await self._follow(entry)
 
     async def select(self, entry: Entry) -> None:
-        """Select a few rows. Such a result is stored in the statement's record."""
+        """Select a few rows, and read them as pages. The result is stored in the statement's record."""
         await self._select(entry, 20)
         await read_all(self.caller, entry)
 
     async def page(self, entry: Entry) -> None:
-        """Select several thousand rows, and read them as pages. Such a result is stored in the result store."""
+        """Select several thousand rows, and read them as pages. The result is stored in the result store."""
         await self._select(entry, ROWS)
         await read_all(self.caller, entry)
 
     async def download(self, entry: Entry) -> None:
-        """Select several thousand rows, and download them as a file. Such a result is stored in the result store."""
+        """Select several thousand rows, and download them as a file. The result is stored in the result store."""
         await self._select(entry, ROWS)
         if entry.state != READABLE:
             return

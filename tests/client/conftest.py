@@ -91,7 +91,7 @@ Connect = Callable[..., Connection]
 
 @pytest.fixture
 async def db(server: Server) -> AsyncIterator[Connection]:
-    """A connection with a new user."""
+    """A connection of a new user."""
     async with connect(server.url, token=await server.token(), retries=QUICK) as connection:
         yield connection
 

@@ -17,7 +17,7 @@ from queryserver_client import ConnectionLost, Retries, connect, dbapi
 
 MIXED = "SELECT i AS n, 'row ' || i AS t, i / 7.0 AS f FROM range({}) AS r(i)"
 WHOLE_ANSWER = 2600
-"""More bytes than the response to execute has, including its headers."""
+"""More bytes than the whole response to execute, including headers."""
 WHOLE_REQUEST = 700
 
 
@@ -137,7 +137,7 @@ async def test_unreachable_server_raises_clear_error():
 
 
 WHOLE_SESSION = 9_000
-"""More bytes than all responses have while a session is opened, used and closed."""
+"""More bytes than all responses in the lifetime of a session."""
 
 
 def insert_by_dbapi(url: str, token: str, table: str, number: int) -> None:

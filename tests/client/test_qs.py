@@ -1,4 +1,4 @@
-"""`qs` as users start it: in processes of its own, with a real server (issue 20, section 4)."""
+"""`qs` as its users start it: as processes that call a real server (issue 20, section 4)."""
 
 import asyncio
 import json

@@ -169,7 +169,7 @@ def check_pandas(engine: sa.Engine, *, counts_rows: bool = True) -> None:
     pd.testing.assert_frame_equal(pd.read_sql_table("frame", engine).sort_values("n", ignore_index=True), frame)
     sizes = [len(part) for part in pd.read_sql("SELECT n FROM frame", engine, chunksize=100)]
     assert sizes == [100, 100, 50]
-    frame.head(3).to_sql("frame", engine, if_exists="replace")  # the frame's index is read as a column
+    frame.head(3).to_sql("frame", engine, if_exists="replace")  # the frame's index becomes a column
     assert pd.read_sql("SELECT * FROM frame", engine, index_col="index")["word"].sort_index().to_list() == [
         "w0",
         "w1",

@@ -1,5 +1,5 @@
-"""Separate environments for client generators and for clients of Hue. Their packages are pinned by hashes, and the
-environments are kept between runs.
+"""Separate environments for client generators and for programs written for Hue. Their packages are pinned with hashes,
+and the environments are kept between runs.
 """
 
 import os
@@ -16,8 +16,8 @@ PYTHON, TYPESCRIPT, HUE = _HERE / "python", _HERE / "typescript", _HERE / "hue"
 
 
 def python_environment() -> Path:
-    """Return the Python interpreter of an environment with openapi-python-client. Its packages need other versions than
-    the project's.
+    """Return the Python interpreter of an environment with openapi-python-client. The pinned versions of its packages
+    differ from the project's.
     """
     return _python_environment("clients-python", PYTHON / "requirements.lock")
 

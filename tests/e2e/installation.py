@@ -118,7 +118,7 @@ class Node:
 
 @dataclass(frozen=True)
 class WorkerProcess:
-    """A worker or beat of the task server. Leases contain its name `owner`."""
+    """A worker or beat of the task server. `owner` is its name in leases."""
 
     process: ServerProcess
     owner: str

@@ -1,4 +1,4 @@
-"""Each real engine is used through the HTTP API. Its statements survive the server or end with it."""
+"""Each real engine is used through the HTTP API. Some tests kill the server while statements are running."""
 
 import asyncio
 import csv

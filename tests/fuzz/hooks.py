@@ -134,8 +134,8 @@ def valid_is_accepted(context: CheckContext, response: Response, case: Case) -> 
     """Check that the server accepts calls that the document allows, unless it refuses them for a reason that schemas
     cannot express.
     """
-    # The document does not mark a body with alternative types as required, because a client generator produces broken
-    # code for required ones.
+    # The document does not mark a body with alternative types as required, because a client generator would produce
+    # broken code for it.
     has_none = case.method == "POST" and not response.request.body
     if not (has_none or _is_special(case) or _is_beyond_schemas(response)):
         positive_data_acceptance(context, response, case)

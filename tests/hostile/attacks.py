@@ -95,7 +95,7 @@ async def long_comments(_: Hostile, http: httpx.AsyncClient) -> str:
 
 
 async def brackets(_: Hostile, http: httpx.AsyncClient) -> str:
-    """Send eight concurrent format calls with a statement that takes long to parse."""
+    """Send eight concurrent format calls with a statement that takes a long time to parse."""
     body = b"statements=" + b"(" * 400_000
     calls = (http.post("editor/format", content=body, headers=_FORM) for _ in range(8))
     return outcome((await asyncio.gather(*calls))[0])

@@ -73,7 +73,7 @@ async def stored_bytes(api: Api) -> int:
 
 
 async def a_day_passes(api: Api) -> None:
-    """Simulate that 25 hours have passed: move the ends of statements and the expiry of results back, then clean up."""
+    """Simulate that 25 hours have passed: backdate the ends of statements and the expiry of results, then clean up."""
     await api.database.execute(
         "update statements set ended_at = ended_at - interval '25 h', expires_at = expires_at - interval '25 h'"
     )

@@ -92,7 +92,7 @@ async def test_scripts_waiting_to_run_open_no_connections(opener: Opener) -> Non
         await until(lambda: engine.running == 8)
         opened = engine.sessions_opened
         assert opened <= 9
-        for _ in range(5):  # during these calls, a session that does not need a slot would have opened
+        for _ in range(5):  # a session that could open without a slot would open during these calls
             await hostile.get("editor/get_history")
         assert engine.sessions_opened == opened
         # Waiting scripts run after others have finished.

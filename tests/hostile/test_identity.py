@@ -408,7 +408,8 @@ class TestGuesses:
         for number in range(30):
             await throttle.succeeded("ana", f"10.1.0.{number}")
         assert await behind.database.value("select count(*) from login_networks") == 20
-        # For another user with the same normalized name, guesses are counted together, but known addresses are not.
+        # The second user has the same normalized name. Guesses for both users are counted together, but each user has
+        # separate known addresses.
         for number in range(20):
             await throttle.succeeded("an\u00e1", f"10.2.0.{number}")
         assert await behind.database.value("select count(*) from login_networks") == 40

@@ -173,7 +173,9 @@ async def own_url(database_dsn: str, tcp_open: EmbeddedPostgres) -> AsyncGenerat
 
 @pytest.fixture
 def opener(tmp_path: Path, own_url: str, users_dsn: str) -> Opener:
-    """A function that opens applications with the given connector policy, which use their service database over TCP."""
+    """A function that opens applications with the given connector policy. They reach their service database over
+    TCP.
+    """
 
     def opened(**policy: Any) -> AbstractAsyncContextManager[Api]:
         policy = {"local_database_dir": tmp_path / "databases", **policy}
@@ -278,7 +280,7 @@ async def test_service_database_behind_another_port_is_recognized_by_its_identit
         ok, reason, text = await outcome(admin, hostile)
         assert (ok, reason) == (False, "refused"), text
         assert "it is the service's own database" in text
-        # The same port also leads to another database of the server, which remains allowed.
+        # Another database of the server is reachable at the same port, and remains allowed.
         ok, _, text = await outcome(
             admin, tcp_open.defaults.sample_dsn.replace(f":{tcp_open.address.port}/", f":{port}/")
         )

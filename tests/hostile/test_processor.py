@@ -1,4 +1,6 @@
-"""Users send input that takes long to process. Other users do not wait for it, and processing stops at a limit."""
+"""Users send input that takes a long time to process. Other users do not wait for it, and processing stops at a
+limit.
+"""
 
 import asyncio
 import gzip

@@ -1,4 +1,4 @@
-"""Findings of the settings check, also about stored connectors in get_config responses (Contract platform 7.1, 11)."""
+"""Findings of the settings check, and stored connectors in get_config responses (Contract platform 7.1, 11)."""
 
 import asyncio
 import json

@@ -35,7 +35,7 @@ class ConnectorAdmin:
         return await self.caller.post("connector/instance/update", connector=json.dumps(connector))
 
     async def save(self, **connector: Any) -> dict[str, Any]:
-        """Store a connector; return it as the response contains it. `settings` maps names to values."""
+        """Store a connector; return the connector in the response. `settings` maps names to values."""
         return await self.send({**connector, "settings": listed(connector["settings"])})
 
     async def create(self, nice_name: str, dialect: str, interface: str, **settings: Any) -> dict[str, Any]:

@@ -203,7 +203,7 @@ class TestText:
 
     @pytest.mark.parametrize("width", [1000, MIB // 2])
     async def test_field_crossing_the_sample_end_is_measured_in_full(self, ana: Caller, width: int):
-        """The field follows seven and a half MiB of records. Half of it is therefore behind the end of the sample."""
+        """The field follows seven and a half MiB of records. Half of it is therefore beyond the end of the sample."""
         line = b"1," + b"y" * width + b"\n"
         before = b"a,b\n" + line * (15 * MIB // 2 // len(line))
         too_long = await uploaded(ana, before + b"1," + b"x" * (MIB + 1) + b"\n")

@@ -170,7 +170,7 @@ class TestOzone(EverywhereContract):
 
 
 class TestHierarchicalAzure(EverywhereContract):
-    """These tests use a server in this repository that replaces Azure."""
+    """Uses a server of this repository that imitates Azure."""
 
     @pytest.fixture
     def world(self, hierarchical_world: World) -> World:

@@ -374,8 +374,8 @@ async def test_page_of_ten_thousand_entries_does_not_block_other_calls(tmp_path,
                 )
                 ended.set()
         finally:
-            # The garbage of this test is collected before the objects are frozen again, as after the collection of
-            # tests.
+            # This test's garbage is collected. Then objects are frozen again, as they were after pytest had collected
+            # the tests.
             gc.unfreeze()
             gc.collect()
             gc.freeze()

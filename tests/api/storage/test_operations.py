@@ -335,7 +335,7 @@ async def test_identical_call_waits_until_the_last_file_of_the_dead_process_can_
     async def none(*_: object, **__: object) -> list[object]:
         return []
 
-    # The call itself must take the work over. Another test's application must not do so in the background.
+    # The call itself must take over the work, before another test's application does so in the background.
     monkeypatch.setattr(TransferRecords, "claim_orphans", none)
     folder = world.folder(Scheme.FILE)
     folder.put(d__a=b"a", e=None)

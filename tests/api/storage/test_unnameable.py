@@ -182,7 +182,7 @@ class FlatKeysContract:
             assert (refused.status_code, refused.json()["code"]) == (400, "invalid_name"), refused.text
         assert await keys.all() == before
         assert (await keys.user.get("storage/list", path="file:///shared")).json()["files"] == []
-        # A single file whose key no path can express is copied to the local root under another name.
+        # A single file with such a name can be copied to the local root under another name.
         fields = {"src_path": f"{keys.root}/d/{_EMPTY}/x", "dest_path": "file:///shared/x"}
         assert (await keys.user.post("storage/copy", **fields)).status_code == 200
         assert (await keys.user.get("storage/display", path="file:///shared/x")).json()["contents"] == "d//x"

@@ -510,7 +510,7 @@ class TestStore:
             status, body = await client.serve()
         assert (status, body["sha256"]) == (200, hashlib.sha256(PIECE * 160).hexdigest())
         assert sum(size for _, size in hashed) == 160 * len(PIECE)
-        # A worker thread hashes the large chunks. For small chunks, the change of threads would take too long.
+        # Only large chunks are worth hashing in a worker thread.
         assert max((size for thread, size in hashed if thread == get_ident()), default=0) < len(PIECE)
 
 

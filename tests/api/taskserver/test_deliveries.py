@@ -271,7 +271,7 @@ async def test_webhook_address_refused_before_delivery_is_not_called(
 async def test_delivery_is_sent_by_one_worker_and_repeated_after_its_death(
     fleets: Fleets, desktop: Desktop, receiver: Receiver
 ):
-    off = {"enabled": True}  # only workers send deliveries, and this process is none
+    off = {"enabled": True}  # deliveries are sent by workers, not by this process
     async with fleets(beats=False, desktop=desktop(**off)) as fleet:
         outbox = fleet.api.services.scheduling.beat.runs._outbox
         made = await fleet.schedule("calls", statement="", kind="task", task="result_cleanup",

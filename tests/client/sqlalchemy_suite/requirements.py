@@ -14,7 +14,7 @@ CAN = {
     "datetime_microseconds": NOT_MARIADB,
     "time_microseconds": NOT_MARIADB,
     "sql_expression_limit_offset": NOT_MARIADB,
-    "precision_generic_float_type": NOT_MARIADB,  # MariaDB returns six digits of a FLOAT
+    "precision_generic_float_type": NOT_MARIADB,  # MariaDB returns FLOAT with six digits
     "unbounded_varchar": NOT_MARIADB,
     "schemas": SERVERS,  # statements on SQLite cannot attach other files
     "independent_connections": ALL,
@@ -97,7 +97,7 @@ CAN = {
     "reflect_indexes_with_expressions": SERVERS_BUT_MARIADB,
     "inline_check_constraint_reflection": (POSTGRESQL, SQLITE),
     "unicode_ddl": ALL,
-    "time_timezone": (),  # no type of statement parameters is a time with time zone
+    "time_timezone": (),  # statement parameters have no type for time with time zone
     "timestamp_microseconds": NOT_MARIADB,
     "datetime_historic": ALL,
     "datetime_timezone_historic": SERVERS_BUT_MARIADB,
