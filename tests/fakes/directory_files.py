@@ -92,7 +92,7 @@ class DirectoryFiles:
         if not self.may_write:
             raise errors.PermissionDenied(f"{path}: access is denied.")
         if not overwrite and file.exists():
-            raise errors.PathExists(f"{path} already already exists.")
+            raise errors.PathExists(f"{path} already exists.")
         if file.is_dir() or any(one.is_file() for one in file.parents):
             raise errors.PathExists(f"{path} is a directory, or below a file.")
         sink = _Sink()

@@ -85,7 +85,7 @@ class MemoryStorage:
     async def mkdir(self, path: str, *, permissions: int | None = None) -> None:
         self._check(path)
         if path in self.tree.entries:
-            raise PathExists(f"{path} already already exists.")
+            raise PathExists(f"{path} already exists.")
         if len(names_of(path)) <= self.traits.container_levels:
             raise PermissionDenied(f"{path} cannot be made.")
         mode = 0o755 if permissions is None else permissions

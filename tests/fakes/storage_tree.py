@@ -110,7 +110,7 @@ class MemoryTree:
             return
         if overwrite and entry.kind is EntryKind.LINK:
             raise SymlinkNotFollowed(f"{path} is a symbolic link; symbolic links are not followed.")
-        raise PathExists(f"{path} already already exists.")
+        raise PathExists(f"{path} already exists.")
 
     def put(self, path: str, content: bytes, model: Entry | None = None) -> FileStatus:
         """Store a file at `path`. It has the attributes of `model` if that is given."""
@@ -160,7 +160,7 @@ class MemoryTree:
         if (taken := self.entries.get(target)) is not None and not (
             overwrite and entry.kind is taken.kind is EntryKind.FILE
         ):
-            raise PathExists(f"{target} already already exists.")
+            raise PathExists(f"{target} already exists.")
         for path in [source, *self.inner(source)]:
             self.entries[target + path.removeprefix(source)] = self.entries.pop(path)
 
