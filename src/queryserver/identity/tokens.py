@@ -31,7 +31,8 @@ log = structlog.get_logger(__name__)
 
 # A client that lost the response, or sent the call twice, may present a refresh token that was just exchanged.
 _REUSE_GRACE = timedelta(seconds=30)
-# Minimum: tokens may have been issued when longer lifetimes were configured, and must not outlive their revocation.
+# The minimum time for which revocations are kept. A token must not outlive its revocation, and it may have been issued
+# when longer lifetimes were configured.
 _KEEP_REVOCATIONS = timedelta(days=90)
 
 

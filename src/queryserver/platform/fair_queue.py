@@ -288,7 +288,7 @@ class ByteBudget:
             raise
 
     def extend(self, reservation: Reservation, more_bytes: int) -> bool:
-        """Enlarge `reservation` by `more_bytes` if possible without waiting. Returns whether it was."""
+        """Enlarge `reservation` by `more_bytes` if that is possible without waiting. Returns whether it was."""
         more_bytes = min(more_bytes, self._share - reservation.size_bytes)
         if more_bytes > 0:
             share = self._by_user[reservation.user_id] + more_bytes

@@ -233,7 +233,7 @@ class AuditTrail:
     def failures(
         self, user: str, operation: str, subject: str = "", *, facts: Mapping[str, str | int] = _NO_FACTS
     ) -> Generator[None]:
-        """Write an event with the error code if the context fails; none if it succeeds or is interrupted."""
+        """Write an event with the error code if the context fails, but not if it succeeds or is interrupted."""
         try:
             yield
         except Exception as error:  # internal errors are audited too

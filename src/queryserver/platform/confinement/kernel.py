@@ -163,7 +163,8 @@ REFUSED: Mapping[str, tuple[int | None, int | None]] = {
     "adjtimex": (159, 171),
     "vhangup": (153, 58),
 }
-"""System calls that are always refused, with their numbers on x86_64 and aarch64; None if the architecture lacks it."""
+"""System calls that are always refused, with their numbers on x86_64 and aarch64. A number is None if the
+architecture lacks the call."""
 
 ARGUMENT_FILTERED: Mapping[str, tuple[int, int]] = {
     "kill": (62, 129),

@@ -184,7 +184,7 @@ class _Layers:
 
 
 def _matching_name(name: str, present: Iterable[str]) -> str:
-    """Return the spelling in `present` that matches the name, ignoring case; the name itself if none does."""
+    """Return the spelling in `present` that matches the name, ignoring case; the name itself if none matches."""
     return next((other for other in present if other.lower() == name.lower()), name)
 
 
