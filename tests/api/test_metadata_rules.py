@@ -190,7 +190,7 @@ class TestNames:
     @pytest.mark.parametrize(
         "path", ["editor/autocomplete/shop//", "editor/autocomplete/shop//id", "editor/sample/shop//"]
     )
-    async def test_table_and_column_must_not_be_empty(self, ana: Caller, path: str):
+    async def test_empty_table_name_in_path_is_not_found(self, ana: Caller, path: str):
         assert await ana.refused(path, **SHELF) == (404, -1, "not_found")
 
     @pytest.mark.item(8)

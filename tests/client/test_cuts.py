@@ -53,7 +53,7 @@ def names(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("of_answers", [0, 1, 30, 300, 900, 1500, 2000])
-async def test_interrupted_response_runs_statement_once(server: Server, line: Proxy, token: str, of_answers: int):
+async def test_statement_runs_once_if_response_is_interrupted(server: Server, line: Proxy, token: str, of_answers: int):
     await run_once(server, line, token, Cut(of_answers=of_answers))
 
 

@@ -117,7 +117,7 @@ async def test_polars_gets_decimals_of_39_digits_as_text(db: Connection):
     assert (await (await db.query("duckdb", hugeint)).polars()).rows() == [(str(2**127 - 1),)]
 
 
-async def test_data_unsupported_by_polars_is_a_client_error(db: Connection):
+async def test_polars_panic_raises_conversion_failed(db: Connection):
     assert is_panic(Panic("gone"))
     assert not any(map(is_panic, (ValueError(), SystemExit(), KeyboardInterrupt(), asyncio.CancelledError())))
     result = await db.query("duckdb", "select 1 as n")

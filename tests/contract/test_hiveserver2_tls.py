@@ -1,5 +1,5 @@
-"""Every HiveServer2 transport over TLS, with scripted servers, because no real server binds HTTP to the loopback
-interface.
+"""Every HiveServer2 transport over TLS. The servers are scripted, because test servers must listen only on the
+loopback interface, and Hive's HTTP listener cannot be restricted to it.
 """
 
 import ssl

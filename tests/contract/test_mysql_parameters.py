@@ -80,7 +80,7 @@ async def test_bound_value_has_the_type_of_its_literal(session: EngineSession, v
     mixed = "SELECT ? AS a UNION ALL SELECT 'xyz'"
     for sql in (f"SELECT {', '.join(columns)} FROM (SELECT 1 AS n) AS t", mixed):
         if sql == mixed and isinstance(value, float):
-            continue  # a literal keeps its own number of digits
+            continue  # as text, a literal keeps its digits as written
         one = bound(sql, *[value] * sql.count("?"))
         literal = await run(session, one.render(MYSQL.write))
         answer = await run(session, one)

@@ -12,7 +12,7 @@ The words of a statement are separated by spaces; `then` separates an action fro
     change 3                  finishes with three modified rows
     text <anything>           returns a single value: the rest of the statement
     values 1 null             returns one column with these integers
-    columns a a               returns one row (1, 2, …) with these column names; `columns a b then rows 0` returns none
+    columns a a               returns one row (1, 2, …) with two or more columns of these names; `then rows 0`: no row
     set x 1 / get x           sets or returns a session variable; `get` is refused if the variable is not set
     from <path>               returns the content of a file as a single value, if the fake reads files (`READS_FILES`)
     copy <path> <text>        writes the text to a file, and finishes

@@ -12,10 +12,10 @@ from queryserver.files.protocol import FileSystem
 from queryserver.files.statement_files import SessionFiles, StatementFileAccess
 from queryserver.files.upload_repository import OrphanSweep, PartUploads, UnfinishedWrite, UnfinishedWrites
 from queryserver.files.uploads import UploadRules
-from queryserver.identity.model import STORES, ApiTokenLimits, Scope, User
+from queryserver.identity.model import STORE_RIGHTS, ApiTokenLimits, Scope, User
 from queryserver.platform.logs import AuditTrail
 
-EVERY_STORE = frozenset(STORES)
+EVERY_STORE = frozenset(STORE_RIGHTS)
 ANA, BOB = User(1, "ana", rights=EVERY_STORE), User(2, "bob", rights=EVERY_STORE)
 ADMIN = User(3, "root", is_admin=True)
 

@@ -22,7 +22,7 @@ NOW = datetime(2026, 1, 5, tzinfo=UTC)
 
 
 def reads(term: Term, text: str) -> bool:
-    """Return whether the term matches the whole text, computed by trying each part in turn."""
+    """Return whether the term matches the whole text. Slow, because it tries every length for each wildcard."""
     return _reads(list(term.pieces), folded(text))
 
 

@@ -48,7 +48,7 @@ _GIB = 1024**3
 _CONNECTIONS = "desktop.max_connections"
 
 KEY_SERVERS = "desktop.auth.jwt.key_server_url"
-SMTP = "desktop.smtp.host"
+_SMTP_HOST = "desktop.smtp.host"
 
 _REPORT_WITHIN_S = 28.0
 _CHECK_WITHIN_S = 10.0
@@ -221,7 +221,7 @@ async def _online_checks(settings: Settings, results: Check) -> Sequence[Iterabl
     if settings.desktop.auth.jwt.key_server_url:
         checks.append((KEY_SERVERS, check_key_servers))
     if settings.desktop.smtp.host:
-        checks.append((SMTP, check_smtp))
+        checks.append((_SMTP_HOST, check_smtp))
     return await asyncio.gather(*(_in_time(key, check(settings)) for key, check in checks))
 
 
@@ -365,9 +365,9 @@ async def check_smtp(settings: Settings) -> Iterable[SettingsFinding]:
     except aiosmtplib.SMTPAuthenticationError:
         return [SettingsFinding.error("desktop.smtp.user", "is rejected by the mail server.")]
     except aiosmtplib.SMTPConnectError:
-        return [SettingsFinding.error(SMTP, "does not respond.")]
+        return [SettingsFinding.error(_SMTP_HOST, "does not respond.")]
     except (aiosmtplib.SMTPException, OSError, ValueError):
-        return [SettingsFinding.error(SMTP, f"does not accept connections with desktop.smtp.tls = {smtp.tls}.")]
+        return [SettingsFinding.error(_SMTP_HOST, f"does not accept connections with desktop.smtp.tls = {smtp.tls}.")]
     return []
 
 

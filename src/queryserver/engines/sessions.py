@@ -406,7 +406,7 @@ class DatabaseAddress:
 
 
 class PooledSessions(Generic[ConnectionT]):
-    """One engine's sessions. Owns the engine's connections and the threads that convert rows to Arrow.
+    """One engine's sessions. Owns the engine's connections and the threads that convert rows to and from Arrow.
 
     `connect_errors` translates driver errors to EngineUnavailable, CredentialsRequired or StatementRejected.
     """

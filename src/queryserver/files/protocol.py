@@ -253,7 +253,10 @@ class TrashStorage(Protocol):
     """A store whose users have a trash."""
 
     async def trash_root(self, path: str) -> str:
-        """Return the path of the trash directory for an entry that the user deletes at `path`. It need not exist."""
+        """Return the path of the trash directory for entries that the user deletes at `path`.
+
+        The directory may not exist yet.
+        """
         ...
 
 

@@ -78,7 +78,7 @@ class NewUpload:
 
 
 _LOCK = 0x71737570  # "qsup"
-_ENTRY = TypeAdapter(FileStatus)
+_FILE_STATUS = TypeAdapter(FileStatus)
 
 _COLUMNS = """id, client_uuid, username, is_admin, scheme, path, size_bytes, part_bytes, parts, overwrite, staging,
     result, expires_at"""
@@ -246,7 +246,7 @@ class PartUploads:
 
     async def record_result(self, upload_id: UUID, claimant: UUID, result: FileStatus) -> bool:
         """Record the joined file and release the claim. Return False if the claim was lost."""
-        entry = _ENTRY.dump_python(result, mode="json")
+        entry = _FILE_STATUS.dump_python(result, mode="json")
         return await self._database.execute(_RECORD_RESULT, upload_id, claimant, entry) == 1
 
     async def claim_part(self, upload_id: UUID, index: int, claimant: UUID, *, lease: timedelta) -> bool:
@@ -314,7 +314,7 @@ def _upload(row: asyncpg.Record, arrived: Mapping[int, ReceivedPart]) -> PartUpl
         user=StorageUser(row["username"], is_admin=row["is_admin"]),
         terms=UploadTerms(target, plan, row["overwrite"]),
         staging=row["staging"],
-        result=None if row["result"] is None else _ENTRY.validate_python(row["result"]),
+        result=None if row["result"] is None else _FILE_STATUS.validate_python(row["result"]),
         expires_at=row["expires_at"],
         received_parts=arrived,
     )

@@ -1,7 +1,8 @@
 """Locates the table in a text: detects the lines above it, comment lines, and the number of columns (Contract importer
 10.8).
 
-Many tables have titles, notes and blank lines above them. These are detected from the records that a separator yields.
+Many tables have titles, notes and blank lines above them. They are detected in the records that result from splitting
+the text at a candidate separator.
 """
 
 import re

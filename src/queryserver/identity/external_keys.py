@@ -233,7 +233,7 @@ class KeyCache:
         if was_fetched:
             self._unknown_at = now
             return ()
-        if self._fetching is None and _within(self._unknown_at, now, self.settings.refetch_floor_s):
+        if self._fetching is None and _is_recent(self._unknown_at, now, self.settings.refetch_floor_s):
             return ()
         if self._fetching is None:
             self._unknown_at = now
@@ -255,7 +255,7 @@ class KeyCache:
         pause_s = (
             self.settings.refetch_floor_s if has_keys else min(_PAUSE_WITHOUT_KEYS_S, self.settings.refetch_floor_s)
         )
-        if self._fetching is None and _within(self._failed_at, now, pause_s):
+        if self._fetching is None and _is_recent(self._failed_at, now, pause_s):
             return False
         return await self._fetch(wait_s=_FETCH_WAIT_S if has_keys else None)
 
@@ -294,5 +294,5 @@ class KeyCache:
         return self._keys
 
 
-def _within(moment: float | None, now: float, seconds: float) -> bool:
-    return moment is not None and now - moment < seconds
+def _is_recent(moment: float | None, now: float, max_age_s: float) -> bool:
+    return moment is not None and now - moment < max_age_s

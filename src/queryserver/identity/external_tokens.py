@@ -170,7 +170,7 @@ class ExternalBearers:
         header = header_of(token.partition(".")[0])
         if header.get("alg") != ALGORITHM:
             raise TokenRefused("alg", f"it is not {ALGORITHM}")
-        key = await self._signer(header, signed.encode("ascii"), signature)
+        key = await self._find_verifying_key(header, signed.encode("ascii"), signature)
         content = object_of(signed.partition(".")[2])
         if content is None:
             raise TokenRefused("form", "the claims are not a JSON object")
@@ -190,7 +190,7 @@ class ExternalBearers:
         )
         return claims, key
 
-    async def _signer(self, header: Mapping[str, Any], signed: bytes, signature: bytes) -> VerifyingKey:
+    async def _find_verifying_key(self, header: Mapping[str, Any], signed: bytes, signature: bytes) -> VerifyingKey:
         kid: object = header.get("kid")
         if not isinstance(kid, str | None):
             raise TokenRefused("kid", "it is not a string")

@@ -173,10 +173,10 @@ class AuthenticatedUser:
     """Group names that replace all of the user's groups; None leaves the groups unchanged."""
 
 
-STORES = ("filebrowser.s3_access", "filebrowser.abfs_access", "filebrowser.ofs_access", "filebrowser.file_access")
+STORE_RIGHTS = ("filebrowser.s3_access", "filebrowser.abfs_access", "filebrowser.ofs_access", "filebrowser.file_access")
 """Rights that each grant access to one file store. HDFS needs no right."""
 
-_NAMED = frozenset({ADMIN, ANY_CONNECTOR, DOWNLOAD, IMPERSONATE, IMPORTER, METADATA, *STORES})
+_NAMED = frozenset({ADMIN, ANY_CONNECTOR, DOWNLOAD, IMPERSONATE, IMPORTER, METADATA, *STORE_RIGHTS})
 # Canonical form only, since grants are compared as strings. Ids are bigints.
 _ONE_CONNECTOR = re.compile(r"connector:[1-9][0-9]{0,18}", re.ASCII)
 

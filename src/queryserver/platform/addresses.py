@@ -205,7 +205,11 @@ class AddressRules:
         return _reaches_own_service(_resolve_endpoints(self.service_database, port), addresses)
 
     def is_database_server_address(self, host: str, port: int) -> bool:
-        """Return the same as `is_database_server` for a literal address in any notation. Does not call the resolver."""
+        """Return whether `host` is a literal address, in any notation, of the service database's server.
+
+        Does not call the resolver, so a database server that is configured by host name is recognized only if the name
+        is localhost.
+        """
         address = literal_address(host)
         servers = _resolve_endpoints(self.service_database, port, resolve=False)
         return address is not None and _reaches_own_service(servers, [str(address)])

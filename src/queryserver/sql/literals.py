@@ -18,7 +18,7 @@ from queryserver.sql.parameters import Parameter, ParameterSupport, ParameterTyp
 T = ParameterType
 
 # Matches strings that contain no quotes, backslashes, `$` (Hive and Spark replace `${…}` even in quotes), line breaks
-# or control characters.
+# or ASCII control characters.
 _PLAIN = re.compile(r"[^\x00-\x1f'\"\\$`\x7f\x85\u2028\u2029]*")
 _INT = 2**31
 _ENDING_ZEROS = re.compile(r"(\.\d*[1-9])0+(?=')")

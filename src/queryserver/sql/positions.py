@@ -147,7 +147,10 @@ def _in_line(statement: str, line: int, find_offset: Callable[[str], int | None]
 
 
 def _index_of(text: str, column: int, unit: Unit) -> int | None:
-    """Return the number of characters before the 0-based `column`, or None if uncertain or if the text is shorter."""
+    """Return the number of characters before the 0-based `column`, or None if uncertain.
+
+    For UTF-16 units and display columns, also return None if the text is shorter.
+    """
     if column < 0:
         return None
     if unit is Unit.CHARACTER:

@@ -150,7 +150,10 @@ def has_unclear_quotes(text: str, dialect: str) -> bool:
 
 
 def match_function(pattern: str) -> MatchFunction:
-    """Return the `match` method of a pattern that can match the empty string and therefore always matches."""
+    """Compile the pattern and return its `match` method.
+
+    The pattern must match the empty string, so that the method always returns a match.
+    """
     return cast("MatchFunction", re.compile(pattern, re.DOTALL).match)
 
 

@@ -246,8 +246,9 @@ class StatementRecords:
     async def queue_position(self, statement_id: UUID) -> int | None:
         """Return the position among statements that wait for the same connector, starting at 1.
 
-        None if the statement is not waiting. Users take turns, in recording order. Concurrent calls share a query, and
-        only one such query runs at a time.
+        None if the statement is not waiting. Interactive statements precede scheduled ones. Within each group users
+        take turns, with their oldest statements first. Concurrent calls share a query, and only one such query runs at
+        a time.
         """
         row = await self._queue_positions.get(statement_id)
         return row["position"] if row else None

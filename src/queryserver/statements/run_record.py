@@ -44,7 +44,7 @@ _MAX_TEXT_CHARACTERS = 64 * 1024
 
 
 def clean_log_line(line: str) -> str:
-    """Remove control characters from a log line, and mask secrets."""
+    """Truncate a log line, replace control characters with spaces, and mask secrets."""
     return _SECRET.sub(r"\1\2********", _CONTROL.sub(" ", shorten(line)))
 
 

@@ -280,7 +280,7 @@ async def _is_submitted(fleet: Fleet, schedule_id: int) -> bool:
     return any(run["statement_id"] for run in await fleet.runs(schedule_id))
 
 
-async def test_beat_exits_with_3_when_disabled(command: Command, tmp_path: Path, database_dsn: str):
+async def test_beat_exits_with_3_when_disabled_or_without_database(command: Command, tmp_path: Path, database_dsn: str):
     off = command_in(tmp_path, QUERYSERVER__DESKTOP__DATABASE__URL=database_dsn)
     ended = await off("beat")
     assert ended.code == 3

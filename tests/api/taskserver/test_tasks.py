@@ -353,7 +353,7 @@ class TestCancel:
         assert (await shown(boss, task["id"]))["state"] == "finished"
 
 
-class TestWork:
+class TestTaskEffects:
     async def test_document_cleanup_deletes_only_old_documents(self, fleet: Api, boss: Caller):
         old, young = [(await boss.run("mysql", "ddl"))["history_uuid"] for _ in range(2)]
         await fleet.database.execute(

@@ -70,7 +70,7 @@ REFUSED = {"detail": "No active account found with the given credentials"}
 
 
 def stable_headers(response: httpx.Response) -> frozenset[tuple[str, str]]:
-    """Return the names and values of all headers that do not differ in every response."""
+    """Return the names and values of all headers except those that are different in every response."""
     return frozenset((name, value) for name, value in response.headers.items() if name not in {"date", "x-request-id"})
 
 

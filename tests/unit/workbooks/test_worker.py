@@ -75,7 +75,7 @@ def read(tmp_path):
         ('<c vm="1"><v>7</v></c>', "7", CellKind.INTEGER),
     ],
 )
-def test_cell_is_text_with_a_class(read, cell, text, kind):
+def test_cell_is_read_as_text_with_its_kind(read, cell, text, kind):
     ((found,),) = read(workbook_parts({"A": column_xml([cell])}, formats=[0, 14, "yyyy\\-mm\\-dd hh:mm", 46]))
     assert (found, found.kind) == (text, kind)
 

@@ -203,7 +203,7 @@ class FileContent:
             raise
 
     def _small(self, offset: int, length: int) -> bytes:
-        """Read from cached blocks. Missing blocks are fetched with a single call."""
+        """Read from cached blocks. If any block is missing, fetch all blocks of the range with a single call."""
         first, last = offset // BLOCK_BYTES, (offset + length - 1) // BLOCK_BYTES
         blocks = [self.reads.cached(self._number, block) for block in range(first, last + 1)]
         if any(block is None for block in blocks):

@@ -46,7 +46,7 @@ class Packet(MysqlPacket):
 
 
 class RawConnection(Connection):
-    """A connection that runs one statement per text, returns rows as they arrive, and can be paused.
+    """A connection that rejects multi-statement SQL, returns rows as they arrive, and can be paused.
 
     `options` are passed to `asyncmy.Connection`.
     """

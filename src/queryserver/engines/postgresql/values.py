@@ -301,7 +301,7 @@ class UnrepresentableValue(Exception):
 
 
 def arrow_type(declared: DeclaredType) -> pa.DataType:
-    """Return the Arrow type for scalar values; the string type if no other type preserves every digit."""
+    """Return the Arrow type for scalar values; the string type if no other type represents them exactly."""
     if declared.kind is ValueKind.NUMERIC and declared.precision is not None:
         digits = max(declared.precision, declared.scale)
         if declared.scale >= 0 and digits <= _DECIMAL128_DIGITS:

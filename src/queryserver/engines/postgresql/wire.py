@@ -60,7 +60,7 @@ CHUNK_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class TooLarge:
+class SizeViolation:
     """What exceeded the limit: a value, a row of a chunk (`row` counts from 0), or another message (`row` is None)."""
 
     limit_bytes: int
@@ -124,7 +124,7 @@ class MessageGuard(Tap):
         """Data received after a chunk was ended early; None at other times."""
         self.was_cut = False
         """Whether the last chunk was ended early, so that more rows follow."""
-        self.refusal: TooLarge | None = None
+        self.refusal: SizeViolation | None = None
         """The reason why the guard closed the connection; None if it did not."""
 
     def limit(self, cell_bytes: int) -> None:
@@ -227,7 +227,7 @@ class MessageGuard(Tap):
                 self._cells = _CellSizeCheck(limit)
                 self._is_dropped = self._is_dropped or length > ROW_SIZE_FACTOR * limit
         elif limit is not None and length > ROW_SIZE_FACTOR * limit:
-            self._refuse(TooLarge(ROW_SIZE_FACTOR * limit, None, None))
+            self._refuse(SizeViolation(ROW_SIZE_FACTOR * limit, None, None))
 
     def _is_hidden(self, kind: bytes) -> bool:
         """Return whether to hide a message from asyncpg, which has already received the end of the chunk."""
@@ -244,11 +244,11 @@ class MessageGuard(Tap):
         column = cells.find(piece)
         limit = self._cell_bytes or 0
         if column is not None:
-            self._refuse(TooLarge(limit, self._rows - 1, column))
+            self._refuse(SizeViolation(limit, self._rows - 1, column))
         elif cells.seen_bytes > ROW_SIZE_FACTOR * limit:
-            self._refuse(TooLarge(ROW_SIZE_FACTOR * limit, self._rows - 1, None))
+            self._refuse(SizeViolation(ROW_SIZE_FACTOR * limit, self._rows - 1, None))
 
-    def _refuse(self, refusal: TooLarge) -> None:
+    def _refuse(self, refusal: SizeViolation) -> None:
         self.refusal = refusal
         self._transport.abort()
 

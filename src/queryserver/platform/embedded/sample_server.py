@@ -151,8 +151,8 @@ class SampleGuard:
     async def _cancel(self, spilling: Iterable[int], *, ends_writers: bool, ends_removals: bool) -> None:
         """Cancel the statements of the processes in `spilling`.
 
-        With `ends_writers`, also cancel statements that write, except those that only delete data; with `ends_removals`
-        in addition, cancel these as well.
+        If `ends_writers` is set, also cancel statements that write; those that only delete data are included only if
+        `ends_removals` is set. Sessions that ignore cancel requests are terminated.
         """
         async with connected(self._server.admin_dsn()) as connection:
             rows = await connection.fetch(_CANCEL_WRITING_STATEMENTS, list(spilling), ends_writers, ends_removals)

@@ -84,7 +84,7 @@ class ResultFile:
         if self._stored is not None:
             headers = {"Content-Length": str(self._stored.size_bytes)}
             if self._headers_only:
-                described = self.version_headers | self._description | headers
+                described = self.version_headers | self._result_headers | headers
                 return Response(media_type=self._form.format.content_type, headers=described)
             return await self._answer(self._pieces(), headers, 200)
         return await self._answer(self._storing_size(self._pieces()), {}, 200)
@@ -113,7 +113,7 @@ class ResultFile:
 
     async def _answer(self, pieces: AsyncGenerator[bytes], headers: dict[str, str], status: int) -> Response:
         audited = self._sender.downloads.audited(self._sender.user, self._rows.status.id, pieces)
-        described = self.version_headers | self._description | headers
+        described = self.version_headers | self._result_headers | headers
         return await responses.stream(
             audited, media_type=self._form.format.content_type, headers=described, status=status
         )
@@ -141,7 +141,7 @@ class ResultFile:
         self._sender.downloads.sizes.put(self.version.tag, size)
 
     @property
-    def _description(self) -> dict[str, str]:
+    def _result_headers(self) -> dict[str, str]:
         status, form = self._rows.status, self._form
         reason = status.truncated_reason
         headers = {

@@ -14,7 +14,7 @@ from queryserver.platform.settings.tree import Settings
 
 
 class AdlsFileSystem:
-    """The store `abfs`. Connects on the first call. Must be closed. Raises ConfigurationError."""
+    """The store `abfs`. Connects on the first call. Must be closed."""
 
     scheme = Scheme.ABFS
 

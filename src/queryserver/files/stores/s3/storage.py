@@ -41,7 +41,7 @@ class PartNumbers:
 
     @property
     def block_bytes(self) -> int:
-        """The size of the block for one S3 part number. The last block of a part may be smaller."""
+        """The size of the blocks into which each part is split. The last block of a part may be smaller."""
         return max(1, -(-self.plan.part_bytes // self.per_part))
 
     def of(self, index: int) -> Iterator[tuple[int, int]]:

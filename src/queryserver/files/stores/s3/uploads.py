@@ -409,7 +409,11 @@ async def _delete_directory(objects: Objects, location: ObjectLocation, *, recur
 
 
 async def _delete_keys(objects: Objects, location: ObjectLocation, keys: Sequence[str]) -> None:
-    """Delete up to 1000 keys, deepest first. Raises PermissionDenied."""
+    """Delete up to 1000 keys.
+
+    Keys that XML cannot represent are deleted one by one; the others in one batch, deepest first. Raises
+    PermissionDenied. Other errors that the batch reports are ignored, because the caller lists the keys again.
+    """
     for key in filter(_needs_single_deletion, keys):
         await _delete_key(objects, location, key)
     if not (batch := [{"Key": key} for key in sorted(keys, reverse=True) if not _needs_single_deletion(key)]):
