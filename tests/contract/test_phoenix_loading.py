@@ -53,7 +53,7 @@ FACTS = LoadingFacts(
     refused=(
         (BaseType.FLOAT64, float("nan"), "finite"),
         (BaseType.FLOAT32, float("inf"), "finite"),
-        (BaseType.UINT64, 2**64 - 1, "above"),
+        (BaseType.UINT64, 2**64 - 1, "greater than"),
         (BaseType.TIME, dt.time(10, 20, 30, 40), "milliseconds"),
         (BaseType.DATETIME, dt.datetime.fromisoformat("0001-01-01 00:00:00.000001"), "milliseconds"),
     ),

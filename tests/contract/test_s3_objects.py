@@ -255,7 +255,7 @@ class NoRecords:
         del write_id
         return True
 
-    def record(self, *event: object, **facts: object) -> None: ...
+    def record_path(self, *event: object, **facts: object) -> None: ...
 
 
 async def test_upload_of_five_bytes_takes_six_calls(store, base):

@@ -148,9 +148,9 @@ def _confinement(support: KernelSupport) -> Finding:
         ),
     ]
     if not missing:
-        what = f"Landlock (version {support.landlock_abi}) and seccomp confine the processes that run user code."
+        what = f"Landlock (version {support.landlock_abi}) and seccomp confine the processes that work on user input."
         return Finding.ok(area, what)
-    what = f"Processes that run user code have memory and time limits, but {', and '.join(missing)}."
+    what = f"Processes that work on user input have memory and time limits, but {', and '.join(missing)}."
     return Finding.warning(area, what, "See docs/operations/security.md for supported kernels and container settings.")
 
 

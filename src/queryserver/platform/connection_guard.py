@@ -16,7 +16,7 @@ from typing import Any
 from queryserver.errors.statements import EngineError, EngineUnavailable
 from queryserver.platform.addresses import AddressRules, HostRefused, literal_address
 
-_REFUSED = "The data source redirected to an address to which connections are not allowed."
+_REFUSED = "The driver tried to connect to an address to which connections are not allowed."
 _MAX_LINKS = 50  # maximum number of errors searched in an error chain; real chains contain a handful
 
 

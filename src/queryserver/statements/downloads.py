@@ -173,7 +173,7 @@ class Downloads:
 
     def _require_right(self, user: User) -> None:
         if not self._enabled or not user.may(DOWNLOAD):
-            raise download_disabled("You do not have the right to download results.")
+            raise download_disabled("Downloads are disabled for your account.")
 
 
 @dataclass(frozen=True, slots=True)

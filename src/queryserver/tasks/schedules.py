@@ -366,7 +366,7 @@ class Beat:
     async def _fail(self, run: DueRun, reason: str, *, disables_schedule: bool = False) -> None:
         if await self.runs.end(RunEnd(run.fire_id, RunStatus.FAILED, reason, disables_schedule=disables_schedule)):
             self._count("failed")
-            log.warning("run failed", fire_id=run.fire_id, reason=reason, schedule_disabled=disables_schedule)
+            log.warning("run failed", fire_id=run.fire_id, reason=reason, switched_off=disables_schedule)
 
     def _count(self, outcome: str) -> None:
         self.metrics.schedules_fired.labels(outcome).inc()

@@ -46,7 +46,7 @@ def test_ipv6_addresses_are_checked_even_without_kernel_support(host: str, *, is
 
 @pytest.mark.parametrize("host", ["127.0.0.9", "0x7f.9", "2130706441"])
 def test_connection_to_refused_address_fails(port: int, host: str) -> None:
-    with pytest.raises(HostRefused, match="redirected to an address") as raised, guarded(_NOT_HERE):
+    with pytest.raises(HostRefused, match="tried to connect to an address") as raised, guarded(_NOT_HERE):
         connect(host, port)
     assert "127.0.0.9" not in raised.value.message
     connect("127.0.0.9", port)
@@ -161,7 +161,7 @@ def test_refusal_text_alone_is_not_a_refusal(port: int) -> None:
 
     def log_in() -> None:
         connect("127.0.0.2", port)
-        raise DriverError("The data source redirected to an address to which connections are not allowed.")
+        raise DriverError("The driver tried to connect to an address to which connections are not allowed.")
 
     with pytest.raises(DriverError), guarded(_NOT_HERE):
         log_in()

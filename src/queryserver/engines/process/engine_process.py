@@ -408,7 +408,7 @@ class EngineProcess:
         except Exception:  # the outermost handler of a task: the statement gets an error, and the log gets the details
             log.exception("engine process call failed", method=method)
             return Reply(
-                {"error": encode_error(errors.StorageUnavailable("The storage request failed; see the server log."))}
+                {"error": encode_error(errors.StorageUnavailable("The server could not complete the request; see its log."))}
             )
 
     def _keep_task(self, task: asyncio.Task[None]) -> None:

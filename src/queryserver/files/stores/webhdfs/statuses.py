@@ -124,7 +124,7 @@ _KINDS_BY_EXCEPTION: Mapping[str, tuple[type[errors.QueryServerError], str]] = {
     "StandbyException": (errors.StorageUnavailable, "The name node is in standby."),
     "RetriableException": (errors.StorageUnavailable, "The store is not ready."),
     "ServerTooBusyException": (errors.StorageUnavailable, "The store is too busy."),
-    "ConnectException": (errors.StorageUnavailable, "A data node of the store is not responding."),
+    "ConnectException": (errors.StorageUnavailable, "A component of the store is not responding."),
     "UnsupportedOperationException": (errors.NotSupported, "The store does not support this operation."),
 }
 # These failures share exception names with others, so they are recognized by a part of their message.
