@@ -407,9 +407,7 @@ class EngineProcess:
             return Reply({"error": encode_error(error)})
         except Exception:  # the outermost handler of a task: the statement gets an error, and the log gets the details
             log.exception("engine process call failed", method=method)
-            return Reply(
-                {"error": encode_error(errors.StorageUnavailable("The server could not complete the request; see its log."))}
-            )
+            return Reply({"error": encode_error(errors.StorageUnavailable("The request failed; see the server log."))})
 
     def _keep_task(self, task: asyncio.Task[None]) -> None:
         """Keep a reference to a task until it is done or the process has ended."""
