@@ -86,10 +86,10 @@ async def test_healthy_deployment_has_no_errors_and_is_unchanged(
         "confinement": found["confinement"][0]["state"],
         "limits": found["limits"][0]["state"],
     }
-    told = " ".join(one["what"] for one in found["instances"])
-    assert "2 servers, 0 workers, 0 beats running" in told
-    assert "node2-7 stopped unexpectedly" in told
-    assert "1 of 0.0.9, 1 of 0.1.0" in told
+    summary = " ".join(one["what"] for one in found["instances"])
+    assert "2 servers, 0 workers, 0 beats running" in summary
+    assert "node2-7 stopped unexpectedly" in summary
+    assert "1 of 0.0.9, 1 of 0.1.0" in summary
     assert newest_revision() in found["schema"][0]["what"]
     assert await everything(database_dsn) == before
     assert [path for path in (tmp_path / "queryserver-data").rglob("*") if path.is_file()] == []
@@ -123,11 +123,11 @@ async def test_all_problems_are_found_in_one_run_without_printing_secrets(
     assert code == 1
     errors = {area for area, findings in found.items() if worst(findings) == "error"}
     assert errors == {"keys", "broker", "results", "mail", "instances", "disk", "database"}, text
-    told = {area: " ".join(one["what"] for one in findings) for area, findings in found.items()}
-    assert "no worker is running" in told["instances"]
-    assert "no beat is running" in told["instances"]
-    assert "may open 1818 connections" in told["database"]
-    assert "not tested" in told["engines"]
+    summary = {area: " ".join(one["what"] for one in findings) for area, findings in found.items()}
+    assert "no worker is running" in summary["instances"]
+    assert "no beat is running" in summary["instances"]
+    assert "may open 1818 connections" in summary["database"]
+    assert "not tested" in summary["engines"]
     for secret in (KEY, "planted-broker", "planted-mail", nowhere, database_dsn):
         assert secret not in text
 

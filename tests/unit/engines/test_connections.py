@@ -176,7 +176,7 @@ def _failed(reason: str) -> ssl.SSLError:
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "reason"),
     [
         (_refused("certificate has expired"), ": certificate verification failed (certificate has expired)."),
         (_refused("not valid for 'db'."), ": certificate verification failed (not valid for 'db')."),
@@ -185,11 +185,11 @@ def _failed(reason: str) -> ssl.SSLError:
         (ConnectionRefusedError(111, "refused by 10.0.0.7"), "."),
     ],
 )
-def test_connection_error_reason_excludes_driver_messages(error: OSError, told: str) -> None:
-    assert connection_failure_message("Shop", error) == f"Could not connect to Shop{told}"
+def test_connection_error_reason_excludes_driver_messages(error: OSError, reason: str) -> None:
+    assert connection_failure_message("Shop", error) == f"Could not connect to Shop{reason}"
     outer = RuntimeError("a driver's own")
     outer.__cause__ = error
-    assert connection_failure_message("Shop", outer) == f"Could not connect to Shop{told}"
+    assert connection_failure_message("Shop", outer) == f"Could not connect to Shop{reason}"
 
 
 def test_circular_error_context_terminates() -> None:

@@ -1,4 +1,4 @@
-"""The headers and the body of a response are written to the socket in one call."""
+"""The headers and the first part of a response's body are written to the socket in one call."""
 
 import asyncio
 

@@ -38,9 +38,9 @@ def test_existing_directory_keeps_its_mode(tmp_path: Path):
 
 def test_world_writable_directory_is_rejected(tmp_path: Path):
     tmp_path.chmod(_ANYBODY)
-    with pytest.raises(ConfigurationError) as told:
+    with pytest.raises(ConfigurationError) as raised:
         LocalUploadArea(tmp_path)
-    assert told.value.problems == [
+    assert raised.value.problems == [
         f"importer.upload_dir: {tmp_path}: the directory is writable by all users and has no sticky bit."
     ]
 
@@ -48,9 +48,9 @@ def test_world_writable_directory_is_rejected(tmp_path: Path):
 def test_file_is_not_a_directory(tmp_path: Path):
     (tmp_path / "f").touch()
     for place in (tmp_path / "f", tmp_path / "f" / "g"):
-        with pytest.raises(ConfigurationError) as told:
+        with pytest.raises(ConfigurationError) as raised:
             LocalUploadArea(place)
-        assert told.value.problems[0].startswith(f"importer.upload_dir: {place}: ")
+        assert raised.value.problems[0].startswith(f"importer.upload_dir: {place}: ")
 
 
 async def test_touch_updates_the_time_and_follows_no_link(tmp_path: Path):
@@ -117,9 +117,9 @@ def test_no_root_means_no_store():
 @pytest.mark.parametrize("kind", ["missing", "file"])
 def test_root_must_be_a_directory(tmp_path: Path, kind: str):
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigurationError) as told:
+    with pytest.raises(ConfigurationError) as raised:
         file.build(settings(local_root=str(tmp_path / kind)))
-    assert told.value.problems == [f"filebrowser.local_root: {tmp_path / kind} is not a directory."]
+    assert raised.value.problems == [f"filebrowser.local_root: {tmp_path / kind} is not a directory."]
 
 
 async def test_root_uses_the_configured_umask(tmp_path: Path):
