@@ -103,7 +103,9 @@ class Worker(Process):
         """Stop, and close services that are being opened. Once the worker is serving, uvicorn handles the signal."""
         if not self._serves:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the signal is often sent twice, for example by the parent
-            raise KeyboardInterrupt
+            # An exception raised here could end up in an event loop callback, where it would only be logged. On SIGINT,
+            # asyncio cancels the main task.
+            signal.raise_signal(signal.SIGINT)
 
     def serves(self) -> bool:
         """Return whether the process has reported that it is serving."""

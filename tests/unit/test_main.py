@@ -1,16 +1,21 @@
 """The web server: its worker processes, and the address that it logs."""
 
+import asyncio
+import os
 import pickle
 import socket
+from collections.abc import Callable
 from signal import SIGTERM, SIGWINCH
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import uvicorn
+import uvloop
 from structlog.testing import capture_logs
 
 from queryserver.errors.base import ConfigurationError, DatabaseUnavailable, QueryServerError, SchemaMismatch
-from queryserver.main import Supervisor, _error_factory, _log_address
+from queryserver.main import Supervisor, Worker, _error_factory, _log_address
 from queryserver.platform.settings.desktop import DesktopSettings
 from queryserver.platform.threads import Restarts, restart_pause_s
 
@@ -59,6 +64,33 @@ def test_stopping_parent_accepts_no_connections_and_forwards_further_stop_signal
     supervisor.join_all()
     assert told == [1], "once, for the second signal"
     assert listener.fileno() == -1
+
+
+class SignalOnData(asyncio.Protocol):
+    """Sends this process the stop signal in a callback whose exceptions uvloop only logs."""
+
+    def data_received(self, data: bytes) -> None:
+        os.kill(os.getpid(), SIGTERM)
+
+
+def start_forever(sockets: list[socket.socket], began: Callable[[], None]) -> None:
+    async def start() -> None:
+        near, far = socket.socketpair()
+        with near, far:
+            await asyncio.get_running_loop().create_connection(SignalOnData, sock=near)
+            far.send(b"data")
+            await asyncio.sleep(600)
+
+    uvloop.run(start())
+
+
+def test_stop_signal_in_a_callback_ends_a_starting_worker(capfd: pytest.CaptureFixture[str]):
+    worker = Worker(uvicorn.Config("", log_config=None), [], start_forever)
+    worker.start()
+    worker.process.join(30)
+    worker.kill()  # only if it is still running
+    assert worker.exitcode == 0
+    assert not capfd.readouterr().err
 
 
 def test_log_names_the_address_the_page_and_the_docs():
