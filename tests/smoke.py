@@ -14,7 +14,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -201,17 +200,17 @@ def smoke(python: Python, clone: Path) -> str:
     """
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as directory:
-        port, data_dir = free_port(), Path(directory, "data")
+        data_dir = Path(directory, "data")
         inherited = {name: value for name, value in os.environ.items() if not name.upper().startswith("QUERYSERVER")}
         environment = {**inherited, "QUERYSERVER_ADMIN_PASSWORD": PASSWORD}
         if python.is_system:
             environment["PATH"] = SYSTEM_PATH
-            command, client = ["make", "run", f"PORT={port}", f"QUERYSERVER_DATA_DIR={data_dir}"], ()
+            command, client = ["make", "run", "PORT=0", f"QUERYSERVER_DATA_DIR={data_dir}"], ()
         else:
             environment["QUERYSERVER__DESKTOP__DATA_DIR"] = str(data_dir)
             installed = environment_of(python, clone) / "bin"
             serves = installed if python.has_server else Path(sys.executable).parent
-            command = [str(serves / "queryserver"), "serve", "--embedded", f"--port={port}"]
+            command = [str(serves / "queryserver"), "serve", "--embedded", "--port=0"]
             client = (str(installed / "python"), "-c", _USE_CLIENT)
         use_server(command, client, environment, clone, Path(directory, "output"))
     how = "make run" if python.is_system else "uv" if python.has_server else "uv, the client only"
@@ -296,13 +295,6 @@ def called(url: str, body: dict[str, Any], token: str = "") -> dict[str, Any]:
     request = Request(url, json.dumps(body).encode(), headers)  # noqa: S310 our own server
     with urlopen(request, timeout=60) as answer:  # noqa: S310 as above
         return json.load(answer)
-
-
-def free_port() -> int:
-    """Return a free loopback port, which another process may still take."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def main() -> int:
