@@ -22,7 +22,7 @@ from queryserver_client import ApiError, AuthenticationError, Connection, Permis
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 ADDRESS = "http://127.0.0.1:8888"
-needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="the tests need no more than Python and make")
+needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="this installation has only Python and make")
 
 
 def block(document: str, heading: str, language: str = "sh") -> str:

@@ -312,7 +312,7 @@ async def test_replaced_file_keeps_its_group(db: Connection, folder: str, target
     await db.files.upload(b"new", f"{folder}/a.txt")
     groups = {os.getgid() + 1} if os.geteuid() == 0 else {*os.getgroups()} - {os.getgid()}
     if not groups:
-        pytest.skip("only root, or a member of two groups, has files of another group")
+        pytest.skip("only root or a member of two groups can create files of another group")
     group = groups.pop()
     shared = target / "shared.txt"
     for is_allowed, wanted in ((True, (group, 0o640)), (False, (os.getgid(), 0o600))):

@@ -386,6 +386,6 @@ def test_phoenix_is_read_written_and_reflected(phoenix_url: str):
 
 @pytest.mark.engine("mariadb")
 @pytest.mark.timeout(3600)
-@pytest.mark.skipif(not WIDTH, reason="`make dialects` runs SQLAlchemy's dialect suite, for five minutes")
+@pytest.mark.skipif(not WIDTH, reason="SQLAlchemy's dialect suite takes five minutes; run it with `make dialects`")
 async def test_sqlalchemy_dialect_suite_passes_on_mariadb(mariadb_url: str):
     await run_suite(mariadb_url.replace("queryserver:", "queryserver+mysql:"))

@@ -37,7 +37,7 @@ class CatalogContract(CatalogNames, CatalogSampling):
     async def test_database_comment_is_reported(self, engine: Engine, catalog: Catalog, database: str) -> None:
         facts = self.catalog_facts
         if not facts.comment_database:
-            pytest.skip("the engine keeps no comments of databases")
+            pytest.skip("the engine does not store comments of databases")
         await self.execute(engine, self._with_database(facts.comment_database, database))
         assert (await catalog.database(database)).comment == "Shop data"
 
@@ -45,7 +45,7 @@ class CatalogContract(CatalogNames, CatalogSampling):
     @pytest.mark.capability("Databases, tables, views")
     async def test_missing_database_name_means_the_default_database(self, catalog: Catalog) -> None:
         if self.catalog_facts.default_database == "":
-            pytest.skip("the engine has a database without name")
+            pytest.skip("the engine has a database without a name")
         assert (await catalog.database("")).name == self.catalog_facts.default_database
         await catalog.tables("")
         with pytest.raises(TableNotFound):
@@ -195,7 +195,7 @@ class CatalogContract(CatalogNames, CatalogSampling):
     async def test_overload_signatures_are_joined_by_line_breaks(self, catalog: Catalog) -> None:
         name = self.catalog_facts.overloaded_function
         if name is None:
-            pytest.skip("the engine tells no overloads")
+            pytest.skip("the engine does not report overloads")
         found = await catalog.function(None, name)
         assert found is not None
         lines = found.signature.split("\n")
@@ -248,7 +248,7 @@ class CatalogContract(CatalogNames, CatalogSampling):
     async def test_listing_many_tables_takes_few_statements(self, engine: Engine, database: str) -> None:
         facts = self.catalog_facts
         if facts.catalog_on is None:
-            pytest.skip("the catalog is not read by statements")
+            pytest.skip("the catalog is read without SQL statements")
         quoted, count = facts.database(database), facts.many_tables
         one_by_one = [
             statement

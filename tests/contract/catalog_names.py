@@ -66,7 +66,7 @@ class CatalogNames(CatalogBasis):
     async def test_odd_database_names_work(self, engine: Engine, catalog: Catalog) -> None:
         facts = self.catalog_facts
         if not facts.create_database:
-            pytest.skip("no database can be made")
+            pytest.skip("the engine cannot create databases")
         for name in map(facts.database_name, facts.odd_databases):
             await self.make_database(engine, name)
             try:

@@ -78,7 +78,7 @@ class LoadingBasis:
     @pytest.fixture
     def reading_engine(self) -> Engine:
         """Return an engine on the same database with a read-only connector."""
-        pytest.skip("connectors of this engine cannot be made to read only")
+        pytest.skip("connectors of this engine have no read-only mode")
 
     @asynccontextmanager
     async def loading(self, engine: Engine) -> AsyncGenerator[TableLoader]:

@@ -170,7 +170,7 @@ class LoadingContract(LoadingBasis):
     @pytest.mark.capability("Tables from files")
     async def test_view_counts_as_an_existing_table(self, engine: Engine, loader: TableLoader, target: TableName):
         if self.loading_facts.view_sql is None:
-            pytest.skip("the engine makes no view without a table")
+            pytest.skip("the engine requires a table to create a view")
         make, drop = self.loading_facts.view_sql
         await self.run(engine, make, target)
         try:
@@ -247,7 +247,7 @@ class LoadingContract(LoadingBasis):
     @pytest.mark.capability("A failed import leaves nothing")
     async def test_view_is_never_replaced(self, engine: Engine, loader: TableLoader, target: TableName):
         if self.loading_facts.view_sql is None:
-            pytest.skip("the engine makes no view without a table")
+            pytest.skip("the engine requires a table to create a view")
         make, drop = self.loading_facts.view_sql
         await self.run(engine, make, target)
         try:
@@ -287,7 +287,7 @@ class LoadingContract(LoadingBasis):
         self, engine: Engine, loader: TableLoader, target: TableName
     ):
         if not self.loading_facts.has_not_null:
-            pytest.skip("the engine keeps no such rule")
+            pytest.skip("the engine has no NOT NULL constraint")
         load = self.load_of(target, self.column("n", INT64), self.column("s", STRING, nullable=False))
         with pytest.raises(StatementRejected):
             await self.load(loader, load, numbered(load, 1, 1000), batch_of(load, [(9, None)]))
@@ -443,7 +443,7 @@ class LoadingContract(LoadingBasis):
     async def test_table_is_loaded_into_another_database(self, engine: Engine, loader: TableLoader, target: TableName):
         facts = self.loading_facts
         if facts.database is None:
-            pytest.skip("the engine has one database only")
+            pytest.skip("the engine has only one database")
         async with engine.session(USER, NO_OPTIONS) as session:
             for sql in facts.database_sql:
                 await run(session, sql.format(d=facts.quoted(facts.database)))

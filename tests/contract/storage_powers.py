@@ -215,7 +215,7 @@ class OwnersContract(StorageBasis):
         with pytest.raises(PathNotFound):
             await storage.set_owner(f"{base}/missing", owner="alice", group=None)
         if self.facts.owner_change is None:
-            pytest.skip("only a superuser of this store may change owners")
+            pytest.skip("only a superuser of this store can change owners")
         owner, group = self.facts.owner_change
         await put(storage, f"{base}/file")
         await storage.set_owner(f"{base}/file", owner=owner, group=None)

@@ -49,7 +49,7 @@ class TestLocalHome(LocalContract, EscapesContract):
                 file.write_bytes(name)
             except OSError as error:
                 if error.errno == errno.EILSEQ:
-                    pytest.skip("This file system has no names that are not UTF-8.")
+                    pytest.skip("this file system accepts UTF-8 names only")
                 raise
 
         return plant

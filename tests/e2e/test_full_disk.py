@@ -37,7 +37,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     options = f"size={SIZE},mode=0755"
     mounting = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(directory)], check=False)
     if mounting.returncode:
-        pytest.skip("this account may not mount a small file system")
+        pytest.skip("this account may not mount a file system")
     try:
         yield directory
     finally:

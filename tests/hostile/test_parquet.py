@@ -67,7 +67,7 @@ async def refusals(ana: Caller, root: Path, content: bytes) -> None:
     assert largest_memory_bytes() - before < MAX_GROWTH_BYTES
 
 
-ONLY_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="only Linux resets the largest memory of a process")
+ONLY_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="only Linux can reset the peak memory of a process")
 
 
 @pytest.mark.storage(98)

@@ -34,7 +34,7 @@ def _heaps(how: str) -> int:
     return told.count("<heap nr=")
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="heaps of threads are glibc's")
+@pytest.mark.skipif(sys.platform != "linux", reason="only glibc has a heap for each thread")
 def test_threads_share_one_heap() -> None:
     assert _heaps("one") < _heaps("each")
     assert _heaps("one") <= 2
@@ -89,7 +89,7 @@ print(asyncio.run(work()))
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="glibc's heap")
+@pytest.mark.skipif(sys.platform != "linux", reason="requires glibc")
 def test_free_memory_inside_the_heap_returns_to_the_system() -> None:
     command = [sys.executable, "-c", _FREE_MEMORY_INSIDE_THE_HEAP]
     assert subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout == "returned\n"

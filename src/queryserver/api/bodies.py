@@ -194,20 +194,20 @@ SENT_BY_HUE: Final = frozenset({
 })  # fmt: skip
 """Fields that Hue clients send even to calls that ignore them. They are never reported as unknown."""
 
-_MOST_SEEN = 2000
+_MAX_UNREAD_NAMES = 2000
 """Maximum number of names per body.
 
 Forms have at most 1000 fields, but a JSON object may have a million, which would take seconds to sort.
 """
 
-_MOST_NAMES = 20
-_MOST_CHARACTERS = 1024
+_MAX_SHOWN_NAMES = 20
+_MAX_SHOWN_CHARACTERS = 1024
 _NAME_CHARACTERS = 64
 _LOGINS = "/api/v1/token/"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\[\]-]{0,39}")
 _PLAIN = "-._~[]$@:"
 _LOG_AGAIN_S = 60.0
-_MOST_LINES = 100
+_MAX_LOG_LINES = 100
 
 
 class SeenFields:
@@ -222,7 +222,7 @@ class SeenFields:
 
     def note_received(self, names: Iterable[str]) -> None:
         """Record the names of received fields or query parameters. Names after the first 2000 are ignored."""
-        self.unread.update(islice(names, _MOST_SEEN))
+        self.unread.update(islice(names, _MAX_UNREAD_NAMES))
         self.unread -= SENT_BY_HUE
         if self._read:
             self.unread -= self._read
@@ -263,11 +263,11 @@ def note_read(scope: Scope, *models: type[Fields], also: Iterable[str] = ()) -> 
 def header_value(names: Iterable[str]) -> str:
     """Return the percent-encoded names, separated by commas: at most 20 names and 1 KiB."""
     shown: list[str] = []
-    left = _MOST_CHARACTERS
+    left = _MAX_SHOWN_CHARACTERS
     for name in names:
         written = quote(name[:_NAME_CHARACTERS], safe=_PLAIN, errors="replace")
         left -= len(written) + len(",")
-        if left < 0 or len(shown) == _MOST_NAMES:
+        if left < 0 or len(shown) == _MAX_SHOWN_NAMES:
             break
         shown.append(written)
     return ",".join(shown)
@@ -278,7 +278,7 @@ def log_value(names: Iterable[str]) -> str:
 
     A body in another format parses as a form with one long name, which may contain a secret.
     """
-    return ",".join(dict.fromkeys(name if _NAME.fullmatch(name) else "?" for name in islice(names, _MOST_NAMES)))
+    return ",".join(dict.fromkeys(name if _NAME.fullmatch(name) else "?" for name in islice(names, _MAX_SHOWN_NAMES)))
 
 
 class UnknownFieldsLog:
@@ -297,7 +297,7 @@ class UnknownFieldsLog:
         if now >= self._until:
             self._lines.clear()
             self._until = now + _LOG_AGAIN_S
-        if (path, shown) in self._lines or len(self._lines) >= _MOST_LINES:
+        if (path, shown) in self._lines or len(self._lines) >= _MAX_LOG_LINES:
             return
         self._lines.add((path, shown))
         log.info("unknown request fields", path=path, fields=shown)
@@ -305,7 +305,7 @@ class UnknownFieldsLog:
 
 MULTIPART = "multipart/form-data"
 
-_MOST_DIGITS = 18
+_MAX_LENGTH_DIGITS = 18
 
 
 def multipart_type(request: Request) -> str | None:
@@ -318,7 +318,7 @@ def announced_bytes(request: Request) -> int | None:
     """Return the value of the Content-Length header, or None if it is absent or not a number."""
     length = request.headers.get("content-length", "")
     # The first 18 digits of a longer number already exceed every limit.
-    return int(length[:_MOST_DIGITS]) if length.isascii() and length.isdecimal() else None
+    return int(length[:_MAX_LENGTH_DIGITS]) if length.isascii() and length.isdecimal() else None
 
 
 async def pieces(request: Request) -> AsyncGenerator[bytes]:

@@ -37,7 +37,7 @@ _ANSWERED_WITHIN_S = 1
 _STOPPED_WITHIN_S = 2.0
 # Enough for a few Prometheus servers and probes. A metrics page is about 10 KiB long.
 _MAX_CONNECTIONS = 32
-_MOST_PER_ADDRESS = 16
+_MAX_PER_ADDRESS = 16
 _HEAD_WITHIN_S = 5.0
 _STALL_S = 10.0
 _UNSENT_BYTES = 8 * 1024 * 1024
@@ -114,7 +114,7 @@ class MetricsListener:
             request_head_s=_HEAD_WITHIN_S,
             response_stall_s=_STALL_S,
             in_all=_MAX_CONNECTIONS,
-            per_address=_MOST_PER_ADDRESS,
+            per_address=_MAX_PER_ADDRESS,
             unsent_bytes=_UNSENT_BYTES,
             trusted_proxies=desktop.trusted_proxies,
         )

@@ -16,9 +16,9 @@ import pytest
 from queryserver.platform.confinement import detect_support
 
 SUPPORT = detect_support()
-needs_landlock = pytest.mark.skipif(not SUPPORT.landlock_abi, reason="this kernel has no Landlock")
-needs_seccomp = pytest.mark.skipif(not SUPPORT.seccomp, reason="no filters of system calls here")
-needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="as Linux has it")
+needs_landlock = pytest.mark.skipif(not SUPPORT.landlock_abi, reason="this kernel does not support Landlock")
+needs_seccomp = pytest.mark.skipif(not SUPPORT.seccomp, reason="this platform has no seccomp filters")
+needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="requires Linux")
 
 BEGIN = """
 import ctypes, json, os, signal, socket, subprocess, sys, threading, time
@@ -148,7 +148,7 @@ print(json.dumps(found))
 @pytest.fixture(scope="module")
 def attempts(tmp_path_factory):
     if sys.platform != "linux":
-        pytest.skip("as Linux has it")
+        pytest.skip("requires Linux")
     directory = tmp_path_factory.mktemp("confined")
     found = json.loads(child(ATTEMPTS, directory))
     assert found.pop("the other process") is None
@@ -422,7 +422,7 @@ def test_network_access_can_be_permitted(tmp_path):
     assert child(code, tmp_path) == "0\n"
 
 
-@pytest.mark.skipif(SUPPORT.landlock_abi < 4, reason="Landlock of this kernel has no rules for TCP")
+@pytest.mark.skipif(SUPPORT.landlock_abi < 4, reason="Landlock on this kernel has no rules for TCP")
 def test_landlock_without_seccomp_refuses_tcp(tmp_path):
     """On architectures without a list of system calls, there is no seccomp filter; Landlock alone must refuse TCP."""
     alone = "from queryserver.platform.confinement import process; process.has_seccomp = lambda: False"

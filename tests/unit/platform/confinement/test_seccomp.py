@@ -136,7 +136,7 @@ def test_filter_program_fits_kernel_limit(machine):
 def test_call_numbers_match_linux_headers(machine):
     header = HEADERS[machine]
     if not header.exists():
-        pytest.skip("the headers of Linux are not installed")
+        pytest.skip("the Linux headers are not installed")
     found = re.findall(r"^#define\s+__NR(?:3264)?_(\w+)\s+(\d+)", header.read_text(), re.MULTILINE)
     expected = NEWER | {name: int(number) for name, number in found}
     column = kernel._ARCHITECTURES[machine].column

@@ -37,7 +37,7 @@ from queryserver.platform.embedded.postgres import EmbeddedPostgres, Postmaster,
 pytestmark = pytest.mark.slow
 
 HOLDER = Path(__file__).with_name("holder.py")
-AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives up rights")
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can drop privileges")
 
 
 def start(state_dir: Path):

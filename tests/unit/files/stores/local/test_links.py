@@ -227,7 +227,7 @@ def stranger(request: pytest.FixtureRequest, shared: Path, monkeypatch: pytest.M
         try:
             os.mknod(path, 0o600 | stat.S_IFCHR, os.makedev(1, 3))
         except PermissionError:
-            pytest.skip("only an administrator of the machine makes devices")
+            pytest.skip("only root can create devices")
     listening = socket.socket(socket.AF_UNIX)
     if request.param == "socket":
         monkeypatch.chdir(shared)  # the path of a socket must be short
