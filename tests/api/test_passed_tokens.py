@@ -150,10 +150,10 @@ async def listening() -> AsyncIterator[ScriptedServer]:
 
 @pytest.fixture(scope="module")
 async def application(
-    listening: ScriptedServer, tmp_path_factory: pytest.TempPathFactory, shared_database_dsn: str
+    listening: ScriptedServer, tmp_path_factory: pytest.TempPathFactory, module_database_dsn: str
 ) -> AsyncIterator[Api]:
     directory = tmp_path_factory.mktemp("passing")
-    async with passing(passing_settings(directory, shared_database_dsn, hiveserver2(listening), on=True)) as api:
+    async with passing(passing_settings(directory, module_database_dsn, hiveserver2(listening), on=True)) as api:
         yield api
 
 

@@ -208,7 +208,7 @@ async def test_shutdown_awaits_short_statements_and_stops_long_ones(
         assert await node.state(short, wait=5) == "available"
         assert await node.process.terminate() == 0
         assert time.monotonic() - began < 6 + REST_S
-    _, left = await asyncio.to_thread(psutil.wait_procs, descendants, timeout=10)
+    _, left = await asyncio.to_thread(psutil.wait_procs, descendants, timeout=60)
     assert left == []
     assert await at_work(postgres.admin_dsn(), "long ") == 0
     async with place.server() as after:

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, suppress
 import psutil
 import pytest
 from tests.e2e.installation import Installation, Node, at_work, eventually, installed, query
+from tests.fixtures.processes import command_of
 from tests.timing import at_best, soon
 
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
@@ -261,7 +262,7 @@ def spent_by_engines(server: psutil.Process) -> float:
     spent = 0.0
     for child in server.children():
         with suppress(psutil.NoSuchProcess):
-            if ".database import main" in " ".join(child.cmdline()):
+            if ".database import main" in command_of(child):
                 times = child.cpu_times()
                 spent += times.user + times.system
     return spent

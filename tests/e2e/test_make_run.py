@@ -12,8 +12,9 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
-from tests.e2e.harness import ServerProcess, running_server, started
+from tests.e2e.harness import STOP_WITHIN_S, ServerProcess, running_server, started
 from tests.ports import free_port
+from tests.timing import until
 
 from queryserver.platform.embedded.cluster import PostgresCluster, find_processes, load_or_create_secrets
 from queryserver.platform.embedded.postgres import recorded_address
@@ -63,15 +64,6 @@ def postgres_runs(data_dir: Path) -> bool:
     return bool(find_processes(PostgresCluster(home, None, home, secrets).name))
 
 
-async def postgres_ends(data_dir: Path) -> bool:
-    """Return whether the embedded PostgreSQL exits within 15 s."""
-    for _ in range(150):
-        if not postgres_runs(data_dir):
-            return True
-        await asyncio.sleep(0.1)
-    return False
-
-
 @pytest.mark.platform(38)
 async def test_first_run_prints_one_password_that_is_not_stored(tmp_path: Path):
     data_dir = tmp_path / "data"
@@ -113,7 +105,7 @@ async def test_killed_server_restarts_with_all_its_data(tmp_path: Path):
     async with make_run(data_dir, admin_password="a password to keep") as server:
         server_behind(server).kill()
         await server.process.wait()
-    assert await postgres_ends(data_dir)
+    await until(lambda: not postgres_runs(data_dir))
     async with make_run(data_dir) as server:
         assert await login(server, "a password to keep") == 200
 
@@ -154,7 +146,7 @@ async def test_stopped_run_leaves_no_processes(tmp_path: Path, number: signal.Si
             os.killpg(server.pid, number)
         else:
             server.process.send_signal(number)
-        await asyncio.wait_for(server.process.wait(), 30)
+        await asyncio.wait_for(server.process.wait(), STOP_WITHIN_S)
         assert not postgres_runs(data_dir)
         assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
 

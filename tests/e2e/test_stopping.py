@@ -2,6 +2,8 @@
 
 import signal
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +19,25 @@ ADMINISTRATOR = {"QUERYSERVER_ADMIN_PASSWORD": PASSWORD}
 SETTING = "QUERYSERVER__DESKTOP__SHUTDOWN_"
 
 
-async def call(server: ServerProcess, name: str, *, status: int = 200, **fields: object) -> dict[str, Any]:
-    """Make one editor call as the administrator. Each call logs in again."""
-    async with httpx.AsyncClient(base_url=f"{server.base_url}/api/v1/", timeout=60) as client:
+@asynccontextmanager
+async def logged_in(server: ServerProcess) -> AsyncIterator[httpx.AsyncClient]:
+    """Log in as the administrator. A test logs in only once, because checking a password takes long on a busy machine,
+    and a stopping server waits only for its grace period. Each call opens a connection, because a stopping server
+    closes idle connections.
+    """
+    headers = {"Connection": "close"}
+    async with httpx.AsyncClient(base_url=f"{server.base_url}/api/v1/", headers=headers, timeout=60) as client:
         login = await client.post("token/auth", data={"username": "admin", "password": PASSWORD})
         client.headers["Authorization"] = f"Bearer {login.raise_for_status().json()['access']}"
-        answer = await client.post(f"editor/{name}", data=fields)
-        assert answer.status_code == status, answer.text
-        assert status != 503 or "Retry-After" in answer.headers
-        return answer.json()
+        yield client
+
+
+async def call(client: httpx.AsyncClient, name: str, *, status: int = 200, **fields: object) -> dict[str, Any]:
+    """Make one editor call."""
+    answer = await client.post(f"editor/{name}", data=fields)
+    assert answer.status_code == status, answer.text
+    assert status != 503 or "Retry-After" in answer.headers
+    return answer.json()
 
 
 async def stop_signal_received(server: ServerProcess) -> None:
@@ -48,12 +60,12 @@ async def test_running_statement_may_finish_in_grace_period_and_is_then_canceled
     tmp_path: Path, grace_s: int, seconds: int, state: str
 ) -> None:
     settings = ADMINISTRATOR | {f"{SETTING}GRACE_S": str(grace_s)}
-    async with running_server(tmp_path / "data", settings=settings) as server:
-        submitted = await call(server, "execute/postgresql", statement=f"SELECT pg_sleep({seconds})")
+    async with running_server(tmp_path / "data", settings=settings) as server, logged_in(server) as client:
+        submitted = await call(client, "execute/postgresql", statement=f"SELECT pg_sleep({seconds})")
         operation = submitted["history_uuid"]
 
         async def is_running() -> bool:
-            status = await call(server, "check_status", operationId=operation)
+            status = await call(client, "check_status", operationId=operation)
             return status["query_status"]["state"] == "running"
 
         await until(is_running)
@@ -65,24 +77,24 @@ async def test_running_statement_may_finish_in_grace_period_and_is_then_canceled
                 ("execute/postgresql", {"statement": "SELECT 1"}),
                 ("create_session", {"session": '{"type": "postgresql"}'}),
             ):
-                assert (await call(server, name, status=503, **fields))["code"] == "stopping"
-            assert (await call(server, "check_status", operationId=operation, wait=30))["status"] == 0
+                assert (await call(client, name, status=503, **fields))["code"] == "stopping"
+            assert (await call(client, "check_status", operationId=operation, wait=30))["status"] == 0
         assert await server.terminate() == 0
         assert time.monotonic() - signaled_at < 45
-    async with running_server(tmp_path / "data", settings=settings) as server:
-        status = await call(server, "check_status", operationId=operation)
+    async with running_server(tmp_path / "data", settings=settings) as server, logged_in(server) as client:
+        status = await call(client, "check_status", operationId=operation)
     assert status["query_status"]["state"] == state
 
 
 async def test_server_serves_but_is_not_ready_during_delay(tmp_path: Path) -> None:
     settings = ADMINISTRATOR | {f"{SETTING}DELAY_S": "600", f"{SETTING}GRACE_S": "5"}
-    async with running_server(tmp_path / "data", settings=settings) as server:
+    async with running_server(tmp_path / "data", settings=settings) as server, logged_in(server) as client:
         server.process.send_signal(signal.SIGTERM)
         await stop_signal_received(server)
         first = time.monotonic()
-        body = await call(server, "execute/postgresql", statement="SELECT 1", wait=30)
+        body = await call(client, "execute/postgresql", statement="SELECT 1", wait=30)
         assert body["query_status"]["state"] == "available"
         while time.monotonic() - first < 2.5:  # a signal within two seconds of the first does not count
-            await call(server, "check_status", operationId=body["history_uuid"])
+            await call(client, "check_status", operationId=body["history_uuid"])
         assert await server.terminate() == 0
         assert server.stderr.count('step="calls may finish"') == 1

@@ -15,6 +15,7 @@ import pytest
 from tests.e2e.harness import PROGRAM, ServerProcess, running_server, started
 from tests.e2e.installation import Installation, Node, eventually, installed, query
 from tests.fixtures.database import execute
+from tests.fixtures.processes import command_of, is_alive
 from tests.ports import free_port
 
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
@@ -28,7 +29,7 @@ TWELVE = 'queryserver_http_requests_total{method="GET",route="/api/v1/editor/get
 
 def workers_of(server: ServerProcess) -> list[psutil.Process]:
     """Return the child processes that serve calls, excluding their helper processes."""
-    return [one for one in psutil.Process(server.pid).children() if "spawn_main" in " ".join(one.cmdline())]
+    return [one for one in psutil.Process(server.pid).children() if "spawn_main" in command_of(one)]
 
 
 def serving(server: ServerProcess) -> int:
@@ -58,7 +59,7 @@ async def test_two_workers_serve_and_stop_together(database_dsn, tmp_path):
         async with httpx.AsyncClient(base_url=server.base_url, timeout=60) as client:
             await eventually(lambda: is_ready(client))
             assert (await client.get("/api/v1/editor/get_history")).status_code == 401
-        assert len([process for process in family if "spawn" in " ".join(process.cmdline())]) >= 2
+        assert len([process for process in family if "spawn" in command_of(process)]) >= 2
         assert await server.terminate() == 0
     _, left = await asyncio.to_thread(psutil.wait_procs, family, timeout=WITHIN_S)
     assert left == []
@@ -226,7 +227,7 @@ async def test_each_worker_responds_until_its_statement_has_finished(
         waits = [asyncio.create_task(state(node, one, wait=60)) for one in (first, last)]
         await unlock(holder, first_lock)
         assert await waits[0] == "available"
-        await until(lambda: has_ended(processes[0]), node.process)
+        await until(lambda: not is_alive(processes[0]), node.process)
         assert (await called(node, "get", "/desktop/debug/is_ready")).json()["code"] == "stopping"
         assert [await state(node, one) for one in (first, last)] == ["available", "running"]
         path = f"/api/v1/editor/events/{last}"
@@ -257,11 +258,6 @@ async def two_processes(place: Installation) -> AsyncIterator[Node]:
 async def is_stopping(node: Node) -> bool:
     """Return whether the process that answers this call reports that it is stopping."""
     return (await called(node, "get", "/desktop/debug/is_ready")).json().get("code") == "stopping"
-
-
-def has_ended(process: psutil.Process) -> bool:
-    """Return whether the process has exited. Its parent may not have reaped it yet."""
-    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
 async def held_by_each(

@@ -18,7 +18,7 @@ from tests.api.storage.conftest import storage_settings
 from tests.contract.engine_basis import NO_OPTIONS
 from tests.contract.engine_driving import operation, run
 from tests.e2e.installation import Installation, installed
-from tests.fixtures.processes import EngineProcessList
+from tests.fixtures.processes import EngineProcessList, command_of, is_alive
 from tests.timing import until
 
 from queryserver.engines.duckdb.catalog import DuckdbCatalog
@@ -93,14 +93,6 @@ async def engines(
     for engine in pair:
         await engine.close()
     assert not engine_processes()
-
-
-def is_alive(process: psutil.Process) -> bool:
-    """Return whether the process exists. A zombie that its parent has not reaped yet counts as exited."""
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 async def outcome(session: EngineSession, sql: str) -> str:
@@ -301,12 +293,12 @@ INTERPRETERS: dict[str, Any] = {
 
 
 @pytest.fixture
-async def api(tmp_path: Path, shared_database_dsn: str, engine_processes: EngineProcessList) -> AsyncIterator[Api]:
+async def api(tmp_path: Path, database_dsn: str, engine_processes: EngineProcessList) -> AsyncIterator[Api]:
     (tmp_path / "databases").mkdir()
     (tmp_path / "databases" / "own.sqlite").touch()
     tables = {"notebook": {"interpreters": INTERPRETERS}, "editor": {"cancel_wait_s": 30}}
     desktop = {"connector_policy": {"local_database_dir": str(tmp_path / "databases")}}
-    async with open_api(storage_settings(tmp_path, shared_database_dsn, tables=tables, desktop=desktop)) as api:
+    async with open_api(storage_settings(tmp_path, database_dsn, tables=tables, desktop=desktop)) as api:
         yield api
     assert not engine_processes()
 
@@ -494,7 +486,7 @@ async def test_no_process_remains_after_its_server_has_ended(place: Installation
         children = [
             child
             for child in psutil.Process(node.process.pid).children(recursive=True)
-            if "queryserver.engines" in " ".join(child.cmdline())
+            if "queryserver.engines" in command_of(child)
         ]
         assert len(children) >= 2
         await (node.process.kill9() if is_killed else node.process.terminate())

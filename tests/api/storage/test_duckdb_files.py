@@ -23,7 +23,7 @@ def _given(store: FileSystem, _: Settings) -> FileSystem:
 
 
 @pytest.fixture(scope="module")
-async def files(tmp_path_factory: pytest.TempPathFactory, shared_database_dsn: str) -> AsyncIterator[Files]:
+async def files(tmp_path_factory: pytest.TempPathFactory, module_database_dsn: str) -> AsyncIterator[Files]:
     directory = tmp_path_factory.mktemp("duckdb-files")
     databases = directory / "databases"
     databases.mkdir()
@@ -40,7 +40,7 @@ async def files(tmp_path_factory: pytest.TempPathFactory, shared_database_dsn: s
     }
     settings = storage_settings(
         directory,
-        shared_database_dsn,
+        module_database_dsn,
         tables=tables,
         ozone={"default": {"fs_defaultfs": "ofs://service"}},
         desktop={"connector_policy": {"local_database_dir": databases}},

@@ -20,10 +20,10 @@ INTERPRETERS: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-async def files(tmp_path_factory: pytest.TempPathFactory, shared_database_dsn: str) -> AsyncIterator[Files]:
+async def files(tmp_path_factory: pytest.TempPathFactory, module_database_dsn: str) -> AsyncIterator[Files]:
     directory = tmp_path_factory.mktemp("statement-files")
     tables = {"notebook": {"interpreters": INTERPRETERS}, "editor": {"cancel_wait_s": 30}}
-    async with open_api(storage_settings(directory, shared_database_dsn, tables=tables)) as api:
+    async with open_api(storage_settings(directory, module_database_dsn, tables=tables)) as api:
         yield Files(api, directory / "files")
 
 
