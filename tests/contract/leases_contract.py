@@ -52,6 +52,7 @@ class LeaseDesk(ABC):
         user: int = 0,
         priority: int = 0,
         keeps_session: bool = False,
+        sent_ahead: bool = False,
     ) -> Lease:
         """Add a waiting statement for the user number `user`."""
 
@@ -321,6 +322,27 @@ class LeasesContract:
         assert await desk.leases.mark_sent(lease)
         assert not await desk.leases.release(lease)
         assert (await desk.look(lease.statement_id)).owner == ME
+
+    async def test_statement_recorded_as_sent_is_never_run_by_another_process(self, desk: LeaseDesk) -> None:
+        lease = await desk.add(sent_ahead=True)
+        assert not await desk.leases.release(lease)
+        await desk.ask_to_cancel(lease.statement_id)
+        assert (await desk.look(lease.statement_id)).state is StatementState.WAITING
+        found = await desk.leases.claim_orphans(owner=OTHER, lease=LEASE, within=desk.within, ignore_leases=True)
+        assert [one.sent for one in found if one.lease.statement_id == lease.statement_id] == [True]
+        assert not await desk.leases.take_back(lease)
+
+    async def test_statement_taken_back_is_unsent(self, desk: LeaseDesk) -> None:
+        returned, canceled, sent = [await desk.add(sent_ahead=True) for _ in range(3)]
+        for lease in (returned, canceled, sent):
+            assert await desk.leases.take_back(lease)
+        assert await desk.leases.release(returned)
+        await desk.ask_to_cancel(canceled.statement_id)
+        assert (await desk.look(canceled.statement_id)).state is StatementState.CANCELED
+        assert not await desk.leases.mark_sent(canceled)
+        assert await desk.leases.take_back(sent), "a lost response is requested again"
+        assert await desk.leases.mark_sent(sent)
+        assert not await desk.leases.release(sent)
 
     async def test_marking_as_sent_is_idempotent(self, desk: LeaseDesk) -> None:
         lease = await desk.add()

@@ -51,11 +51,12 @@ class MemoryDesk(LeaseDesk):
         user: int = 0,
         priority: int = 0,
         keeps_session: bool = False,
+        sent_ahead: bool = False,
     ) -> Lease:
         ends_at = time.monotonic() + timeout_s
         more = {"connector": connector, "ends_at": ends_at} | ({"session_id": session} if session else {})
         assignment = self.leases.add(
-            "x", owner=owner, lease_s=lease_s, user_id=user, keeps_session=keeps_session, **more
+            "x", owner=owner, lease_s=lease_s, user_id=user, keeps_session=keeps_session, sent_ahead=sent_ahead, **more
         )
         self.leases.of(assignment).priority = priority
         return assignment.lease
@@ -95,6 +96,7 @@ class DatabaseDesk(LeaseDesk):
         user: int = 0,
         priority: int = 0,
         keeps_session: bool = False,
+        sent_ahead: bool = False,
         first_line: bool = False,
     ) -> Lease:
         """Add a statement. Its first log line is recorded only if `first_line` is set."""
@@ -117,6 +119,7 @@ class DatabaseDesk(LeaseDesk):
             in_history=True,
             in_named_session=False,
             keeps_session=keeps_session,
+            sent_ahead=sent_ahead,
             parent_uuid="",
             owner=owner,
             limits=EditorSettings.model_construct(lease_timeout_s=lease_s, max_statements_per_user=10_000),
@@ -274,6 +277,28 @@ class TestDatabaseLeases(LeasesContract):
             idempotency=None,
             **more,
         )
+
+    @pytest.mark.parametrize("runs_long", [False, True])
+    async def test_time_of_statement_recorded_as_sent_is_corrected(
+        self, desk: DatabaseDesk, *, runs_long: bool
+    ) -> None:
+        after = timedelta(milliseconds=120)
+        for sent_ahead, queued, started in ((True, after, after), (True, None, None), (False, after, None)):
+            lease = await desk.add(sent_ahead=sent_ahead)
+            if runs_long and queued is not None:
+                assert await desk.leases.mark_running(lease, queued=queued)
+            assert await desk.leases.finish(
+                lease,
+                SUCCESS,
+                retention=LEASE,
+                lines=[],
+                start_line=None,
+                queued=timedelta(1) if runs_long and queued else queued,
+            )
+            record = await desk.records.read(lease.statement_id)
+            assert record is not None
+            times = record.status.times
+            assert (times.started and times.started - times.submitted) == started
 
     async def test_runner_log_lines_follow_record_log_line(self, desk: DatabaseDesk) -> None:
         for lines in ([], ["one"]):

@@ -51,6 +51,7 @@ class Entry:
     sent: bool = False
     cancel_requested: bool = False
     outcome: Outcome | None = None
+    queued: timedelta | None = None
     log: dict[int, list[str]] = field(default_factory=dict)
     segments: list[Segment] = field(default_factory=list)
     writes: list[str] = field(default_factory=list)
@@ -111,7 +112,8 @@ class MemoryLeases:
                 **more,
             }
         )
-        self.entries[statement_id] = Entry(assignment, owner, 1, time.monotonic() + lease_s, sent=assignment.sent)
+        self.entries[statement_id] = Entry(assignment, owner, 1, time.monotonic() + lease_s)
+        self.entries[statement_id].sent = assignment.sent or assignment.sent_ahead
         return assignment
 
     def of(self, assignment: Assignment) -> Entry:
@@ -254,6 +256,13 @@ class MemoryLeases:
         entry.sent = True
         return self._answered("mark_sent")
 
+    async def take_back(self, lease: Lease) -> bool:
+        entry = await self._mine("take_back", lease)
+        if entry is None:
+            return False
+        entry.sent = False
+        return self._answered("take_back")
+
     async def hand_over(self, lease: Lease) -> bool:
         entry = await self._mine("hand_over", lease)
         if entry is None or entry.checkpoint is None or entry.state is not StatementState.RUNNING:
@@ -261,7 +270,9 @@ class MemoryLeases:
         entry.owner = None
         return True
 
-    async def mark_running(self, lease: Lease, *, checkpoint: EngineCheckpoint | None = None) -> bool:
+    async def mark_running(
+        self, lease: Lease, *, checkpoint: EngineCheckpoint | None = None, queued: timedelta | None = timedelta(0)
+    ) -> bool:
         entry = await self._mine("mark_running", lease)
         if entry is None:
             return False
@@ -302,13 +313,20 @@ class MemoryLeases:
         return self._answered("add_segment")
 
     async def finish(
-        self, lease: Lease, outcome: Outcome, *, retention: timedelta, lines: Sequence[str], start_line: int | None
+        self,
+        lease: Lease,
+        outcome: Outcome,
+        *,
+        retention: timedelta,
+        lines: Sequence[str],
+        start_line: int | None,
+        queued: timedelta | None = timedelta(0),
     ) -> bool:
         entry = await self._mine("finish", lease)
         if entry is None:
             return False
         self.refuse(outcome)
-        entry.state, entry.outcome = outcome.state, outcome
+        entry.state, entry.outcome, entry.queued = outcome.state, outcome, queued
         _write_lines(entry, len(entry.lines) if start_line is None else start_line, lines)
         return self._answered("finish")
 

@@ -75,7 +75,7 @@ class FairSemaphore:
     async def acquire(self, user_id: int) -> None:
         """Wait for a slot. The caller must release it. Raises TooManyRequests."""
         # If a waiting user were entitled to this free slot, that user would already hold it.
-        if self._free and self._held[user_id] < self._per_user:
+        if self.has_free(user_id):
             self._grant(user_id)
             return
         turn = self._wait(user_id)
@@ -99,6 +99,10 @@ class FairSemaphore:
         self._forget(user_id)
         self._free += 1
         self._assign()
+
+    def has_free(self, user_id: int) -> bool:
+        """Return whether the user could acquire a slot without waiting."""
+        return self._free > 0 and self._held[user_id] < self._per_user
 
     @property
     def waiting(self) -> int:
@@ -189,6 +193,11 @@ class ConnectorSlots:
         self._per_connector = per_connector
         self._per_user = per_user
         self._connectors: dict[str, FairSemaphore] = {}
+
+    def has_free(self, connector: str, user_id: int) -> bool:
+        """Return whether a slot is free for the user now. It is not reserved."""
+        slots = self._connectors.get(connector)
+        return slots is None or slots.has_free(user_id)
 
     @asynccontextmanager
     async def slot(self, connector: str, user_id: int) -> AsyncGenerator[None]:

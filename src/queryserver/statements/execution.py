@@ -57,6 +57,8 @@ log = structlog.get_logger(__name__)
 
 # A statement that ends within this time goes directly from `waiting` to its terminal state.
 _QUICK_STATEMENT_S = 0.05
+# A statement that was recorded as sent from the start, but still has no session after this time, becomes unsent again.
+_SENT_AHEAD_S = 0.2
 _POLL_S = 1.0
 _REPORT_EVERY_S = 1.0
 _STOP_TRIES = 3
@@ -155,6 +157,10 @@ class Execution:
         self.abandon()
         return True
 
+    async def take_back(self) -> None:
+        """Record that the statement has not been sent yet, if the record says otherwise. Raises LeaseLost."""
+        await self._record.take_back()
+
     async def give_up(self) -> None:
         """Record the end without the engine's confirmation, because this process is stopping. Never raises."""
         message = (
@@ -186,6 +192,11 @@ class Execution:
         work = asyncio.create_task(self._work())
         stop = asyncio.create_task(self._stop.wait())
         try:
+            if self.assignment.sent_ahead:
+                within_s = min(_SENT_AHEAD_S, self._seconds_left())
+                await asyncio.wait({work, stop}, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+                if not (work.done() or stop.done()):
+                    await self._record.take_back()
             await asyncio.wait({work, stop}, timeout=self._seconds_left(), return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
                 self._stopping = self._stopping or StatementState.TIMED_OUT

@@ -163,9 +163,18 @@ class StatementLeases:
             return sent == "UPDATE 1"
         return await self._update(queries.SENT, lease)
 
-    async def mark_running(self, lease: Lease, *, checkpoint: EngineCheckpoint | None = None) -> bool:
-        """Record that the engine has accepted the statement. If `checkpoint` is set, another runner can resume it."""
-        return await self._update(queries.RUNNING, lease, mark=self._sealed_checkpoint(checkpoint))
+    async def take_back(self, lease: Lease) -> bool:
+        """Record that a statement that was recorded as sent from the start has not been sent yet."""
+        return await self._update(queries.TAKE_BACK, lease)
+
+    async def mark_running(
+        self, lease: Lease, *, checkpoint: EngineCheckpoint | None = None, queued: timedelta | None = timedelta(0)
+    ) -> bool:
+        """Record that the engine has accepted the statement. If `checkpoint` is set, another runner can resume it.
+
+        If the statement was recorded as sent from the start, `queued` corrects the recorded time, as in `finish`.
+        """
+        return await self._update(queries.RUNNING, lease, mark=self._sealed_checkpoint(checkpoint), queued=queued)
 
     async def report(
         self,
@@ -218,16 +227,27 @@ class StatementLeases:
         )
 
     async def finish(
-        self, lease: Lease, outcome: Outcome, *, retention: timedelta, lines: Sequence[str], start_line: int | None
+        self,
+        lease: Lease,
+        outcome: Outcome,
+        *,
+        retention: timedelta,
+        lines: Sequence[str],
+        start_line: int | None,
+        queued: timedelta | None = timedelta(0),
     ) -> bool:
-        """Store the terminal state and the outcome. If `start_line` is None, the log lines are appended."""
+        """Store the terminal state and the outcome. If `start_line` is None, the log lines are appended.
+
+        If the statement was recorded as sent from the start, `queued` is the time until it was really sent, or None if
+        it never was.
+        """
         if lease.operation_id is not None:
             end = await self.finish_part(
                 lease, outcome, retention=retention, lines=lines, start_line=start_line, next_statement=None
             )
             return end is not None
         async with self._database.connection() as connection:
-            row = await self._write_end(connection, lease, outcome, retention, lines, start_line)
+            row = await self._write_end(connection, lease, outcome, retention, lines, start_line, queued)
         if row is None:
             return False
         self._on_end(end_from_row(row))
@@ -287,6 +307,7 @@ class StatementLeases:
         retention: timedelta,
         lines: Sequence[str],
         start_line: int | None,
+        queued: timedelta | None = timedelta(0),
     ) -> Row | None:
         position, reason = outcome.error_position, outcome.truncated_reason
         values = _fenced(
@@ -302,6 +323,7 @@ class StatementLeases:
             modified_row_count=outcome.modified_row_count,
             inline_result=outcome.inline_result,
             retention=retention,
+            queued=queued,
             start_line=start_line,
             lines=list(lines),
             error_line=position.line if position else None,

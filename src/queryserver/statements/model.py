@@ -227,6 +227,8 @@ class NewStatement:
     operation_id: UUID | None = None
     needs_session: bool = False
     """Whether an earlier statement ran in the session, so that this statement can run only there."""
+    sent_ahead: bool = False
+    """Whether to record the statement as sent from the start, because its owner is about to send it (ADR 81)."""
 
 
 def opaque_token() -> str:
@@ -417,6 +419,8 @@ class Assignment:
     """Number of rows that the previous runner stored."""
     was_retried: bool = False
     """Whether the statement was already requeued after its process died. If so, it is not sent again."""
+    sent_ahead: bool = False
+    """Whether this process has recorded the statement as sent, but has not sent it yet (ADR 81)."""
 
 
 def new_assignment(new: NewStatement, lease: Lease, *, history_id: int, ends_at: float) -> Assignment:
@@ -445,6 +449,7 @@ def new_assignment(new: NewStatement, lease: Lease, *, history_id: int, ends_at:
         statement_index=new.handle.statement_index,
         statements_count=new.handle.statements_count,
         needs_session=new.needs_session,
+        sent_ahead=new.sent_ahead,
     )
 
 

@@ -26,7 +26,7 @@ from queryserver.files.statement_files import SessionFiles, StatementFileAccess
 from queryserver.identity.model import User
 from queryserver.platform.fair_queue import ConnectorSlots
 from queryserver.statements.execution import AttachedOperation
-from queryserver.statements.model import Assignment
+from queryserver.statements.model import Assignment, NewStatement
 from queryserver.statements.session_options import SessionCredentials
 from queryserver.statements.session_repository import SessionRecord, SessionRecords
 
@@ -449,6 +449,15 @@ class SessionOpener:
                 open_session.scripts.add(script)
             await stack.enter_async_context(self.slots.slot(connector.key, user.id))
             yield session
+
+    def is_ready_for(self, new: NewStatement) -> bool:
+        """Return whether a new statement does not have to wait for a slot, or for other statements of its session."""
+        session = self.sessions.get(new.handle.session_id)
+        if session is None and (new.in_named_session or new.needs_session or new.keeps_session):
+            return False
+        if session is not None and session.turn.locked():
+            return False
+        return self.slots.has_free(new.connector, new.user_id)
 
     @asynccontextmanager
     async def reattach(self, assignment: Assignment, user: User) -> AsyncGenerator[AttachedOperation]:

@@ -204,6 +204,7 @@ _INSERTED_COLUMNS = {
     **{name: f":{name}" for name in (*_INSERTED_FIELDS, *_INSERTED_HANDLE_FIELDS) if name != "script"},
     **{name: f":{name}" for name in ("position", "settings", "limit_source", "timeout_s", "api_token", "sealed_token")},
     "state": "'waiting'",
+    "sent_at": "case when :sent_ahead::boolean then now() end",
     "script_id": "coalesce(:script_id, (select id from script))",
     "deadline_at": "now() + make_interval(secs => :timeout_s::integer)",
     "fence": "case when :owner::text is null then 0 else 1 end",
@@ -267,6 +268,7 @@ def _insert_arguments(new: model.NewStatement) -> dict[str, object]:
         "settings": {name: str(value) for name, value in new.settings.items()},
         "limit_source": new.limit_source.value,
         "timeout_s": int(new.timeout.total_seconds()),
+        "sent_ahead": new.sent_ahead,
         "lease": _NEVER_EXPIRES if new.is_script else timedelta(seconds=limits.lease_timeout_s),
         "api_token": None if new.api_token is None else new.api_token.stored,
         "sealed_token": new.token.content if new.token else None,
@@ -491,8 +493,16 @@ update statements set sent_at = coalesce(sent_at, now())
 where {FENCED} and state = 'waiting' and cancel_requested_at is null
 """)
 
+# A statement that was recorded as sent from the start has `sent_at = recorded_at` (ADR 81). Other statements do not,
+# because they are recorded and marked as sent in different transactions.
+TAKE_BACK = NamedQuery.of(f"""
+update statements set sent_at = nullif(sent_at, recorded_at) where {FENCED} and state = 'waiting'
+""")
+_SENT_AT = "sent_at = case when sent_at = recorded_at then recorded_at + :queued::interval else sent_at end"
+
 RUNNING = NamedQuery.of(f"""
-update statements set state = 'running', engine_handle = :mark where {FENCED} and state in ('waiting', 'running')
+update statements set state = 'running', engine_handle = :mark, {_SENT_AT}
+where {FENCED} and state in ('waiting', 'running')
 """)
 
 RELEASE = NamedQuery.of(f"""
@@ -542,7 +552,8 @@ select count(*) from changed
 # are always marked for deletion.
 FINISH = NamedQuery.of(f"""
 with changed as (
-    update statements set state = :state::text, ended_at = now(), error_code = :error_code, message = :message::text,
+    update statements set state = :state::text, ended_at = now(), {_SENT_AT},
+        error_code = :error_code, message = :message::text,
         error_line = :error_line, error_column = :error_column, error_sqlstate = :error_sqlstate,
         has_result_set = :has_result_set,
         columns = {_FINAL_COLUMNS}, text_bytes = text_bytes + {_COLUMNS_BYTES} + {_MESSAGE_BYTES},

@@ -178,6 +178,9 @@ class RunRecord:
         self.log = self._opened_log(resumption)
         self.is_running = resumption is not None
         """Whether the recorded state is `running`, because the engine has accepted the statement."""
+        self._sent_ahead = self.assignment.sent_ahead
+        self._queued = timedelta(0) if self.assignment.sent else None
+        """Time from the record to the send, or None if the statement was not sent."""
 
     def _opened_log(self, resumption: Resumption | None) -> StatementLog:
         assignment, log = self.assignment, self.previous_log
@@ -190,11 +193,27 @@ class RunRecord:
         return log
 
     async def mark_sent(self) -> bool:
-        """Record that the statement is about to be sent.
+        """Record that the statement is about to be sent, unless that is already recorded (ADR 81).
 
-        Return False if the lease was lost or a cancel was requested.
+        Return False if the lease was lost, a cancel was requested or the end is recorded.
         """
-        return await self._retried(lambda: self.leases.mark_sent(self._lease))
+        async with self._writing:
+            if self.is_settled:
+                return False
+            # Only the first attempt uses the early record. A further attempt checks for cancel requests again.
+            recorded, self._sent_ahead = self._sent_ahead, False
+            if not (recorded or await self._retried(lambda: self.leases.mark_sent(self._lease))):
+                return False
+            self._queued = timedelta(seconds=time.monotonic() - self._started_at)
+            return True
+
+    async def take_back(self) -> None:
+        """Record that the statement has not been sent yet, if the record says otherwise (ADR 81)."""
+        async with self._writing:
+            # Reset first: if this write is canceled, `mark_sent` must write the record again.
+            recorded, self._sent_ahead = self._sent_ahead, False
+            if recorded and not self.is_settled:
+                await self._write(lambda: self.leases.take_back(self._lease))
 
     async def mark_running(self, progress: int, token: str | None) -> None:
         """Record that the engine has accepted the statement. Further calls have no effect."""
@@ -205,7 +224,9 @@ class RunRecord:
             # Progress is stored before the state, so that no client sees a running statement without progress.
             await self.report(progress, token)
             async with self._writing:
-                await self._write(lambda: self.leases.mark_running(self._lease, checkpoint=checkpoint))
+                await self._write(
+                    lambda: self.leases.mark_running(self._lease, checkpoint=checkpoint, queued=self._queued)
+                )
                 self._checkpoint, self.is_running = checkpoint, True
         self.log.add(f"Running on {self.assignment.connector}.")
         self.notify()
@@ -274,7 +295,9 @@ class RunRecord:
         retention = timedelta(hours=self.editor.result_retention_h)
         if (script := self.script) is None:
             await self._write(
-                lambda: self.leases.finish(self._lease, outcome, retention=retention, lines=lines, start_line=start)
+                lambda: self.leases.finish(
+                    self._lease, outcome, retention=retention, lines=lines, start_line=start, queued=self._queued
+                )
             )
             return
         next_statement = None

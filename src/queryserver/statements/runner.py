@@ -41,6 +41,7 @@ from queryserver.statements.open_sessions import (
     SessionOpener,
 )
 from queryserver.statements.rows import ENDED
+from queryserver.statements.run_record import LeaseLost
 from queryserver.statements.running_statements import (
     Broker,
     DataLeases,
@@ -125,8 +126,9 @@ class RunnerShutdown:
         """Release an unsent statement to another process. Stop a statement that was sent or is being sent."""
         if not execution.was_sent:
             try:
+                await execution.take_back()
                 released = await self.leases.release(execution.assignment.lease)
-            except DatabaseUnavailable:
+            except (LeaseLost, DatabaseUnavailable):
                 released = not execution.was_sent
             if released:
                 execution.abandon()
@@ -502,6 +504,11 @@ class StatementDispatcher:
         if session_owner not in (None, runner.owner) or not (data is None or await runner.data.try_acquire(data)):
             return None
         return runner.owner
+
+    def sends_at_once(self, new: NewStatement) -> bool:
+        """Return whether this process will send the new statement as soon as it is recorded."""
+        is_single = new.operation_id is None and new.import_plan is None
+        return is_single and new.owner == self.owner and self._runner.opener.is_ready_for(new)
 
     async def dispatch(self, new: NewStatement, user: User, *, history_id: int, is_bound: bool) -> None:
         """Start a recorded statement if this process owns it, or announce it if it has no owner.

@@ -328,7 +328,7 @@ class RunningStatements:
         """
         if self.instance.is_drained:
             # The call was accepted just before the shutdown began.
-            self.add_task(unless_database_unavailable(self.leases.release(assignment.lease)), "statement-left")
+            self.add_task(unless_database_unavailable(self._leave(assignment)), "statement-left")
             return
         lease = assignment.lease
         script = previous.script if previous is not None else None
@@ -350,6 +350,12 @@ class RunningStatements:
         self._executions[lease.statement_id] = execution
         task = self.add_task(execution.run(), f"statement-{lease.statement_id}")
         task.add_done_callback(lambda _: self._remove(execution))
+
+    async def _leave(self, assignment: Assignment) -> None:
+        """Release a statement that was not sent to another process."""
+        if assignment.sent_ahead:
+            await self.leases.take_back(assignment.lease)
+        await self.leases.release(assignment.lease)
 
     def add_task(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
         """Start a task that a shutdown must wait for."""

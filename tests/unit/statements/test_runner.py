@@ -335,7 +335,8 @@ async def test_stopping_process_starts_no_new_work() -> None:
 async def test_statement_accepted_just_before_the_stop_runs_in_the_grace_period_or_stays_unsent() -> None:
     fleet = Fleet()
     runner = fleet.runner(shutdown_grace=timedelta(seconds=20))
-    early, late, left = (fleet.leases.add(text) for text in ("sleep 0.2", "sleep 0.3", "sleep 30"))
+    early, late = (fleet.leases.add(text) for text in ("sleep 0.2", "sleep 0.3"))
+    left = fleet.leases.add("sleep 30", sent_ahead=True)
     async with runner.running():
         runner.statements.start(early, ANA)
         draining = asyncio.create_task(runner.shutdown.drain())
@@ -344,7 +345,7 @@ async def test_statement_accepted_just_before_the_stop_runs_in_the_grace_period_
         await draining
         runner.statements.start(left, ANA)
     assert [fleet.leases.of(one).state for one in (early, late, left)] == [SUCCESS, SUCCESS, WAITING]
-    assert fleet.leases.of(left).owner is None
+    assert (fleet.leases.of(left).owner, fleet.leases.of(left).sent) == (None, False)
     assert fleet.engine.executions == ["sleep 0.2", "sleep 0.3"]
 
 
