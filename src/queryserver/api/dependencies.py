@@ -55,8 +55,7 @@ from queryserver.statements.overview import StatementAdministration
 from queryserver.statements.result_reader import ResultReader
 from queryserver.statements.sessions import Sessions
 from queryserver.statements.status import StatementAccess, StatementControl, StatementHistory, StatementReader
-from queryserver.statements.submission import Submissions
-from queryserver.tasks.notifications import MailSender, Recipients
+from queryserver.tasks.notifications import MailSender
 from queryserver.tasks.schedules import Schedules
 from queryserver.tasks.submission import TaskService
 
@@ -65,6 +64,15 @@ T = TypeVar("T")
 
 def services_of(request: Request) -> Services:
     return cast("Services", request.app.state.services)
+
+
+def dependency(call: Callable[..., Any]) -> Any:
+    """Create a dependency of a handler.
+
+    FastAPI determines the scope of a dependency without an explicit one again at each call, which takes half of the
+    time for resolving it (docs/benchmarks.md). Scopes make a difference only for generators, which are not used here.
+    """
+    return Depends(call, scope="function")
 
 
 class ReceivedCall:
@@ -166,7 +174,7 @@ def caller(scope: Scope | None = None, *, is_admin: bool = False) -> Any:
 
     It requires the scope and, if `is_admin` is set, an administrator.
     """
-    return Depends(Caller(scope, is_admin=is_admin))
+    return dependency(Caller(scope, is_admin=is_admin))
 
 
 def solved_order(dependant: Dependant) -> Iterator[Callable[..., Any] | None]:
@@ -198,7 +206,7 @@ async def count_client(request: Request) -> str:
     return address
 
 
-ClientDep = Annotated[str, Depends(count_client)]
+ClientDep = Annotated[str, dependency(count_client)]
 
 
 _READ_BODY = "queryserver.read_body"
@@ -260,12 +268,12 @@ def fields(model: type[Fields], *, repeated: Collection[str] = ()) -> Any:
 
     `repeated` names the query parameters that keep all values.
     """
-    return Depends(ModelFields(model, _body_limit, repeated=repeated))
+    return dependency(ModelFields(model, _body_limit, repeated=repeated))
 
 
 def editor_fields(model: type[Fields]) -> Any:
     """Create a dependency like `fields` for editor calls, whose bodies may contain long scripts."""
-    return Depends(ModelFields(model, _editor_body_limit))
+    return dependency(ModelFields(model, _editor_body_limit))
 
 
 def _body_limit(settings: Settings) -> int:
@@ -294,10 +302,10 @@ async def _keep_body(request: Request) -> None:
     request.scope[_READ_BODY] = await _read_body(request, _body_limit)
 
 
-BodyDep = Annotated[None, Depends(_keep_body)]
+BodyDep = Annotated[None, dependency(_keep_body)]
 """Reads the body, for calls that make a check before a later dependency validates the fields."""
-NoFields = Annotated[None, Depends(IgnoredBody(_body_limit))]
-NoEditorFields = Annotated[None, Depends(IgnoredBody(_editor_body_limit))]
+NoFields = Annotated[None, dependency(IgnoredBody(_body_limit))]
+NoEditorFields = Annotated[None, dependency(IgnoredBody(_editor_body_limit))]
 
 
 class UncheckedForm(FieldsReader):
@@ -323,14 +331,14 @@ def unchecked_fields(model: type[Fields]) -> Any:
 
     `Model` describes the fields in the API description, but does not validate them.
     """
-    return Depends(UncheckedForm(model))
+    return dependency(UncheckedForm(model))
 
 
 def _service(read: Callable[[Services], T]) -> Any:
     async def service(request: Request) -> T:  # async, because FastAPI runs plain functions in a thread
         return read(services_of(request))
 
-    return Depends(service)
+    return dependency(service)
 
 
 def _enabled_tasks(services: Services) -> TaskService:
@@ -352,7 +360,6 @@ StatementControlDep = Annotated[StatementControl, _service(lambda services: serv
 StatementHistoryDep = Annotated[StatementHistory, _service(lambda services: services.statements.history)]
 StatementReaderDep = Annotated[StatementReader, _service(lambda services: services.statements.reader)]
 StreamsDep = Annotated[Streams, _service(lambda services: services.streams)]
-SubmissionsDep = Annotated[Submissions, _service(lambda services: services.statements.submissions)]
 
 # Engine metadata and search
 AnalysesDep = Annotated[Analyses, _service(lambda services: services.metadata.analyses)]
@@ -400,7 +407,6 @@ UsersDep = Annotated[Users, _service(lambda services: services.users)]
 # Tasks and schedules
 EnabledTasksDep = Annotated[TaskService, _service(_enabled_tasks)]
 MailsDep = Annotated[MailSender, _service(lambda services: services.scheduling.mails)]
-RecipientsDep = Annotated[Recipients, _service(lambda services: services.scheduling.recipients)]
 SchedulesDep = Annotated[Schedules, _service(lambda services: services.scheduling.schedules)]
 TasksDep = Annotated[TaskService, _service(lambda services: services.tasks.service)]
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Annotated, Any, ClassVar
 
 import orjson
-from fastapi import Depends, Request, Response
+from fastapi import Request, Response
 
 from queryserver import errors
 from queryserver.api import bodies
@@ -21,6 +21,7 @@ from queryserver.api.dependencies import (
     StreamsDep,
     TableCreationsDep,
     ThreadsDep,
+    dependency,
     services_of,
 )
 from queryserver.api.errors import headers_of, http_status, respond
@@ -139,11 +140,11 @@ def _require_importer(user: User) -> None:
         raise errors.ImporterDenied("You do not have the right to import files.")
 
 
-ImporterUser = Annotated[User, Depends(Importer(Scope.IMPORT, is_admin=False))]
+ImporterUser = Annotated[User, dependency(Importer(Scope.IMPORT, is_admin=False))]
 
 
 def _fields(model: type[requests.ImportFields]) -> Any:
-    return Depends(ModelFields(model, lambda _: _MAX_BODY_BYTES, parse=requests.parse_import))
+    return dependency(ModelFields(model, lambda _: _MAX_BODY_BYTES, parse=requests.parse_import))
 
 
 router = PathGroup("importer", prefix="/api/v1/importer", route_class=ImporterRoute)

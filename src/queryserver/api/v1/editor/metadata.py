@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Annotated, Any
 
 import orjson
-from fastapi import Depends, Response
+from fastapi import Response
 
 from queryserver.api.dependencies import (
     AnalysesDep,
@@ -17,6 +17,7 @@ from queryserver.api.dependencies import (
     SamplesDep,
     SettingsDep,
     ThreadsDep,
+    dependency,
     editor_fields,
 )
 from queryserver.api.responses import json_response, model_from
@@ -110,7 +111,7 @@ async def _sampling(samples: SamplesDep, settings: SettingsDep) -> _Sampling:
     return _Sampling(samples, settings)
 
 
-SamplingDep = Annotated[_Sampling, Depends(_sampling)]
+SamplingDep = Annotated[_Sampling, dependency(_sampling)]
 
 
 @router.post("/notebook/api/autocomplete", include_in_schema=False)
@@ -217,7 +218,7 @@ async def autocomplete_column(
     responses=_NOT_ALLOWED,
 )
 async def autocomplete_nested(
-    column: Annotated[_ColumnPath, Depends(_column_path)],
+    column: Annotated[_ColumnPath, dependency(_column_path)],
     user: QueryUser,
     request: _AutocompleteRequest,
     browser: CatalogBrowserDep,
@@ -340,7 +341,7 @@ async def sample_column(
     responses=_NOT_ALLOWED,
 )
 async def sample_nested(
-    column: Annotated[_ColumnPath, Depends(_column_path)],
+    column: Annotated[_ColumnPath, dependency(_column_path)],
     user: QueryUser,
     request: _SampleRequest,
     sampling: SamplingDep,
@@ -491,7 +492,7 @@ async def analyze_table(
 )
 async def analyze_column(
     dialect: str,
-    column: Annotated[_ColumnPath, Depends(_column_path_without_nesting)],
+    column: Annotated[_ColumnPath, dependency(_column_path_without_nesting)],
     user: QueryUser,
     _: NoEditorFields,
     connectors: ConnectorsDep,

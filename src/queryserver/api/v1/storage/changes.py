@@ -9,7 +9,7 @@ from functools import partial
 from typing import Annotated, Any
 
 import orjson
-from fastapi import Depends, Response
+from fastapi import Response
 
 from queryserver.api.bodies import parse_in_thread_if_large
 from queryserver.api.dependencies import (
@@ -21,6 +21,7 @@ from queryserver.api.dependencies import (
     StoresDep,
     ThreadsDep,
     TrashDep,
+    dependency,
 )
 from queryserver.api.errors import http_status
 from queryserver.api.responses import json_response
@@ -417,7 +418,7 @@ async def _transfers(moves: MovesDep, stores: StoresDep, operations: LongOperati
     return _Transfers(moves, stores, operations)
 
 
-TransfersDep = Annotated[_Transfers, Depends(_transfers)]
+TransfersDep = Annotated[_Transfers, dependency(_transfers)]
 
 
 @router.post("/rename", response_model=wire.TransferResponse, responses=_TRANSFER_RESPONSES)

@@ -13,12 +13,12 @@ from typing import Annotated, Any, Generic, Self, TypeVar, cast
 from urllib.parse import quote, urlsplit
 from zoneinfo import ZoneInfo
 
-from fastapi import Depends, Request, Response
+from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
 from queryserver import errors
 from queryserver.api import bodies
-from queryserver.api.dependencies import FieldsReader, StorageAuditDep, StoresDep, caller, services_of
+from queryserver.api.dependencies import FieldsReader, StorageAuditDep, StoresDep, caller, dependency, services_of
 from queryserver.api.errors import respond
 from queryserver.api.routes import PathGroup, RouteHandler
 from queryserver.api.schemas import generated as wire
@@ -128,7 +128,7 @@ async def _query_values(request: Request) -> FieldValues:
     return _grouped(bodies.form_fields(request.scope["query_string"]))
 
 
-QueryValuesDep = Annotated[FieldValues, Depends(_query_values)]
+QueryValuesDep = Annotated[FieldValues, dependency(_query_values)]
 
 
 def _grouped(fields: Iterable[tuple[str, str]]) -> Mapping[str, Sequence[str]]:
@@ -168,7 +168,7 @@ def acting(scope: Scope) -> Any:
             audit.record(refused, f"storage.{operation}", last_value(query, "path") or path, error.code)
             raise
 
-    return Depends(acting_user)
+    return dependency(acting_user)
 
 
 FilesReader = Annotated[Caller, acting(Scope.FILES_READ)]
@@ -253,7 +253,7 @@ def storage_fields(
 
     Contract storage 2.1.
     """
-    return Depends(StorageFieldsReader(model, max_body_bytes=max_body_bytes, query_too=query_too))
+    return dependency(StorageFieldsReader(model, max_body_bytes=max_body_bytes, query_too=query_too))
 
 
 NoStorageFields = Annotated[None, storage_fields(None)]
@@ -339,14 +339,14 @@ def upload_body(
     `file_fields` are the permitted names of the file field. If it is empty, any name is permitted. `leading_fields`
     must precede the file.
     """
-    return Depends(UploadBodyReader(model, file_fields, leading_fields))
+    return dependency(UploadBodyReader(model, file_fields, leading_fields))
 
 
 async def _path_after_equals(path: str) -> str:
     return decoded_path(path)
 
 
-PathText = Annotated[str, Depends(_path_after_equals)]
+PathText = Annotated[str, dependency(_path_after_equals)]
 """The decoded path after `=` in the URL, which may be empty. Raises InvalidPath."""
 
 
@@ -354,7 +354,7 @@ async def _is_bulk(request: Request) -> bool:
     return request.scope["path"].endswith("/bulk")
 
 
-IsBulk = Annotated[bool, Depends(_is_bulk)]
+IsBulk = Annotated[bool, dependency(_is_bulk)]
 """Whether the call is a bulk call, which uses the bulk response even for a single item (Contract storage 7.8)."""
 
 

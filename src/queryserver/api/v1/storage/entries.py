@@ -11,7 +11,7 @@ from functools import partial
 from typing import Annotated
 
 import orjson
-from fastapi import Depends, Request, Response
+from fastapi import Request, Response
 
 from queryserver.api.dependencies import (
     ExcerptsDep,
@@ -21,6 +21,7 @@ from queryserver.api.dependencies import (
     SettingsDep,
     StoresDep,
     ThreadsDep,
+    dependency,
 )
 from queryserver.api.responses import conditions_of, is_headers_only, json_response, stream, while_connected
 from queryserver.api.routes import FILE, contents, failures
@@ -177,7 +178,7 @@ async def _directories(
     return _Directories(listings, file_systems, settings, threads)
 
 
-DirectoriesDep = Annotated[_Directories, Depends(_directories)]
+DirectoriesDep = Annotated[_Directories, dependency(_directories)]
 
 
 async def _parent(location: Location) -> FileStatus:
@@ -298,7 +299,7 @@ async def _file_views(http: Request, excerpts: ExcerptsDep, settings: SettingsDe
     return _FileViews(http, excerpts, settings)
 
 
-FileViewsDep = Annotated[_FileViews, Depends(_file_views)]
+FileViewsDep = Annotated[_FileViews, dependency(_file_views)]
 
 
 @router.get(
@@ -485,7 +486,7 @@ async def _file_sender(http: Request, settings: SettingsDep, downloads: FileDown
     return _FileSender(http, settings, downloads)
 
 
-FileSenderDep = Annotated[_FileSender, Depends(_file_sender)]
+FileSenderDep = Annotated[_FileSender, dependency(_file_sender)]
 
 
 @router.get(

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import Depends, Response
+from fastapi import Response
 
 from queryserver.api.dependencies import (
     FileUploadsDep,
@@ -15,6 +15,7 @@ from queryserver.api.dependencies import (
     StoresDep,
     StreamsDep,
     UploadRulesDep,
+    dependency,
 )
 from queryserver.api.responses import json_response, utc_text
 from queryserver.api.routes import failures
@@ -69,7 +70,7 @@ async def _admission(rules: UploadRulesDep, streams: StreamsDep, metrics: Metric
     return _Admission(rules, streams, metrics)
 
 
-AdmissionDep = Annotated[_Admission, Depends(_admission)]
+AdmissionDep = Annotated[_Admission, dependency(_admission)]
 
 
 @router.post("/upload/file", response_model=wire.UploadResponse, responses=_FAILURES)
