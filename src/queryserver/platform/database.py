@@ -24,11 +24,11 @@ Connection: TypeAlias = PoolConnectionProxy
 Row: TypeAlias = asyncpg.Record
 
 # Nearly every call runs one short query, for which acquiring and releasing a pooled connection accounts for half the
-# cost. So up to this many connections stay acquired between queries. They return to the pool regularly, so that the
-# pool can replace them after many queries. A connection that was idle for a long time is closed, because a firewall may
-# have dropped it.
-_MAX_RETAINED = 4
+# cost. So connections stay acquired between queries (docs/benchmarks.md). They return to the pool regularly, so that
+# the pool can replace them after many queries, and after some time without use, so that the pool can close them. A
+# connection that was idle for a long time is closed, because a firewall may have dropped it.
 _RETAINED_FOR_S = 300.0
+_UNUSED_FOR_S = 10.0
 _MAX_IDLE_S = 120.0
 
 _UNAVAILABLE = (
@@ -73,8 +73,10 @@ class Database:
         self._pool = pool
         self._observe_query = observe_query
         self._acquire_timeout_s = acquire_timeout_s
+        # Callers wait here, not in the pool, so that they too receive retained connections.
+        self._free = asyncio.Semaphore(pool.get_max_size())
         self._retained: list[_PooledConnection] = []
-        self._waiting = 0
+        """The least recently used connection comes first."""
         self._is_closing = False
 
     @asynccontextmanager
@@ -130,36 +132,42 @@ class Database:
 
     async def _acquire(self) -> _PooledConnection:
         """Return a retained connection, or acquire one from the pool."""
-        while self._retained:
-            pooled = self._retained.pop()
-            if _is_open(pooled.connection):
-                if time.monotonic() - pooled.idle_since < _MAX_IDLE_S:
-                    return pooled
-                pooled.connection.terminate()
-            await self._pool.release(pooled.connection)
-        self._waiting += 1
+        if self._free.locked():
+            async with asyncio.timeout(self._acquire_timeout_s):
+                await self._free.acquire()
+        else:
+            await self._free.acquire()
         try:
+            while self._retained:
+                pooled = self._retained.pop()
+                if _is_open(pooled.connection):
+                    if time.monotonic() - pooled.idle_since < _MAX_IDLE_S:
+                        return pooled
+                    pooled.connection.terminate()
+                await self._pool.release(pooled.connection)
             connection = await self._pool.acquire(timeout=self._acquire_timeout_s)
-        finally:
-            self._waiting -= 1
+        except BaseException:  # includes cancellation
+            self._free.release()
+            raise
         return _PooledConnection(connection, since=time.monotonic())
 
     async def _release(self, pooled: _PooledConnection, used_s: float, *, may_retain: bool) -> None:
         """Release a connection after `used_s` seconds of use. After a failure, pass `may_retain=False`."""
-        self._observe_query(used_s)
-        if may_retain and self._may_retain(pooled):
-            pooled.idle_since = time.monotonic()
-            self._retained.append(pooled)
-        else:
-            await self._pool.release(pooled.connection)
+        try:
+            self._observe_query(used_s)
+            if may_retain and self._may_retain(pooled):
+                pooled.idle_since = time.monotonic()
+                self._retained.append(pooled)
+                if pooled.idle_since - self._retained[0].idle_since > _UNUSED_FOR_S:
+                    await self._pool.release(self._retained.pop(0).connection)
+            else:
+                await self._pool.release(pooled.connection)
+        finally:
+            self._free.release()
 
     def _may_retain(self, pooled: _PooledConnection) -> bool:
-        """Return whether to retain a connection: it is not too old, no transaction is open on it, and no caller waits
-        for one.
-        """
-        if self._waiting or self._is_closing or len(self._retained) >= _MAX_RETAINED:
-            return False
-        if time.monotonic() - pooled.since > _RETAINED_FOR_S:
+        """Return whether to retain a connection: it is not too old, and no transaction is open on it."""
+        if self._is_closing or time.monotonic() - pooled.since > _RETAINED_FOR_S:
             return False
         return _is_open(pooled.connection) and not pooled.connection.is_in_transaction()
 

@@ -135,6 +135,23 @@ async def test_retained_connection_periodically_returns_to_pool(database_dsn, mo
         assert await database.value(PID) == before
 
 
+async def test_all_connections_are_retained_while_callers_wait(database_dsn) -> None:
+    async with open_database(database_dsn, DatabaseSettings(pool_max=6, connect_timeout_s=30)) as database:
+        await asyncio.gather(*(database.value("select 1 from pg_sleep(0.05)") for _ in range(18)))
+        assert len(database._retained) == database.connections[0] > 1
+
+
+async def test_unused_connection_returns_to_pool(database_dsn, monkeypatch) -> None:
+    async with open_database(database_dsn, PATIENT) as database:
+        async with database.connection() as one, database.connection() as other:
+            assert await one.fetchval(PID) != await other.fetchval(PID)
+        assert len(database._retained) == 2
+        monkeypatch.setattr("queryserver.platform.database._UNUSED_FOR_S", 0.0)
+        await database.value("select 1")
+        assert len(database._retained) == 1
+        assert database.connections == (2, 2)
+
+
 class Store:
     """A database query that returns the square of each key and records its calls; there are no rows for
     negative keys.
