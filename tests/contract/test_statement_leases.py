@@ -171,7 +171,7 @@ class TestDatabaseLeases(LeasesContract):
         assert await desk.finish(await desk.add(), outcome)
         assert await desk.database.value("SELECT count(*) FROM doomed_results") == doomed
 
-    @pytest.mark.parametrize("way", ["close", "expire"])
+    @pytest.mark.parametrize("way", ["close", "close if available", "expire"])
     @pytest.mark.parametrize(("left_by", "doomed"), [("nobody", 0), ("a former runner", 1), ("the statement", 1)])
     async def test_only_results_that_may_have_bytes_are_deleted_from_store(
         self, desk: DatabaseDesk, way: str, left_by: str, doomed: int
@@ -185,10 +185,28 @@ class TestDatabaseLeases(LeasesContract):
         assert await desk.finish(lease, Outcome(StatementState.AVAILABLE))
         if way == "close":
             assert await desk.records.close_result(lease.statement_id)
+        elif way == "close if available":
+            found = await desk.records.close_available(lease.statement_id, user_id=desk.users[0], connectors=["here"])
+            assert found is not None
+            assert (found[0].state, found[1]) == (StatementState.AVAILABLE, True)
         else:
             await desk.database.execute("UPDATE statements SET expires_at = now() - interval '1 s'")
             assert await desk.database.value(EXPIRE, 10) == 1
         assert len(await desk.database.fetch("DELETE FROM doomed_results RETURNING 1")) == doomed
+
+    async def test_result_is_closed_in_one_query_only_with_rights_on_it(self, desk: DatabaseDesk) -> None:
+        lease = await desk.add()
+        assert await desk.finish(lease, Outcome(StatementState.AVAILABLE))
+        for user_id, connectors in ((desk.users[0] + 1, None), (None, []), (desk.users[0], ["elsewhere"])):
+            found = await desk.records.close_available(lease.statement_id, user_id=user_id, connectors=connectors)
+            assert found is not None
+            assert not found[1]
+            assert (await desk.look(lease.statement_id)).state is StatementState.AVAILABLE
+        for is_closed in (True, False):
+            found = await desk.records.close_available(lease.statement_id, user_id=None, connectors=None)
+            assert found is not None
+            assert found[1] is is_closed
+        assert await desk.records.close_available(uuid4(), user_id=None, connectors=None) is None
 
     async def test_script_row_is_neither_claimed_nor_counted(self, desk: DatabaseDesk) -> None:
         operation, part = await self._script(desk)

@@ -128,14 +128,22 @@ with closed as (
 ), doomed as (
     insert into doomed_results (statement_id) select id from closed where may_have_bytes on conflict do nothing
 )
-select id from closed
+{{answer}}
 """
-_CLOSE_ONE = _CLOSE_TEMPLATE.format(which="(id = $1 or operation_id = $1)")
+_CLOSED_IDS = "select id from closed"
+_CLOSE_ONE = _CLOSE_TEMPLATE.format(which="(id = $1 or operation_id = $1)", answer=_CLOSED_IDS)
+# The answer reads the row as it was before the query.
+_CLOSE_AVAILABLE = _CLOSE_TEMPLATE.format(
+    which="""id = $1 and not is_script
+        and ($2::bigint is null or user_id = $2) and ($3::text[] is null or connector = any($3))""",
+    answer=f"select {STATUS}, exists (select from closed) as is_closed from statements where id = $1",
+)
 _CLOSE_SESSIONS = _CLOSE_TEMPLATE.format(
     which="""user_id = $1 and session_id in (
         select id from sessions
         where user_id = $1 and connector = $2 and named and ($3::bigint is null or id = $3)
-    )"""
+    )""",
+    answer=_CLOSED_IDS,
 )
 _HISTORY = r"""
 where user_id = $1 and in_history
@@ -334,6 +342,17 @@ class StatementRecords:
         Return False if there was nothing to close. For a script's operation, also close the results of its statements.
         """
         return await self._database.value(_CLOSE_ONE, statement_id) is not None
+
+    async def close_available(
+        self, statement_id: UUID, *, user_id: int | None, connectors: Sequence[str] | None
+    ) -> tuple[model.StatementStatus, bool] | None:
+        """Close a result like `close_result` if it is available and belongs to the user and the connectors.
+
+        None stands for all users or all connectors. Return the previous status and whether the result was closed, or
+        None if there is no such statement. The results of a script are not closed.
+        """
+        row = await self._database.row(_CLOSE_AVAILABLE, statement_id, user_id, connectors)
+        return None if row is None else (status_from_row(row), row["is_closed"])
 
     async def close_results_of_sessions(self, user_id: int, connector: str, session_id: int | None) -> Sequence[UUID]:
         """Close the results of one named session, or of all the user's named sessions on the connector."""

@@ -65,6 +65,20 @@ class StatementAccess:
             raise OperationNotFound(str(operation_id))
         return status
 
+    async def close_available(self, user: User, operation_id: UUID) -> tuple[StatementStatus, bool]:
+        """Close the result if it is available and its statement is no script, with the rights of
+        `status_for_cancellation`.
+
+        Return the previous status and whether the result was closed. Raises OperationNotFound.
+        """
+        connectors = None if user.reached is None else list(user.reached)
+        found = await self._records.close_available(
+            operation_id, user_id=None if user.is_admin else user.id, connectors=connectors
+        )
+        if found is None or not _is_visible(user, found[0], by_admin=True):
+            raise OperationNotFound(str(operation_id))
+        return found
+
     def require_reader(self, user: User, status: StatementStatus) -> None:
         """Raise OperationNotFound or PermissionDenied unless the user may read the status now."""
         if not _is_visible(user, status, by_admin=True):
@@ -276,12 +290,12 @@ class StatementControl:
 
         Raises OperationNotFound.
         """
-        status = settled = await self.access.status_for_cancellation(user, operation_id)
-        if not status.state.is_terminal:
-            settled = await self.stop(status, by=user.username)
+        status, is_closed = await self.access.close_available(user, operation_id)
+        settled = status if status.state.is_terminal else await self.stop(status, by=user.username)
         # A failed or canceled script may contain statements with results.
-        if settled.state is StatementState.AVAILABLE or status.is_script:
-            await self.records.close_result(operation_id)
+        if not is_closed and (settled.state is StatementState.AVAILABLE or status.is_script):
+            is_closed = await self.records.close_result(operation_id)
+        if is_closed:
             self.signals.notify(operation_id)
         return status.state
 
