@@ -75,8 +75,9 @@ async def test_statement_outlasting_proxy_timeout_runs_once_to_completion(
         assert max(line.waits[1:]) < 2
         # The proxy may have ended the call for another reason, so later calls request the full wait again.
         monkeypatch.setattr(db.transport, "_held_shorter_until", 0.0)
+        line.waits.clear()
         await db.query("mysql", "rows 1")
-        assert line.waits[-1] == 30
+        assert line.waits[0] == 30
 
 
 async def test_statements_beyond_wait_limit_all_succeed(server: Server, monkeypatch: pytest.MonkeyPatch):
@@ -119,7 +120,7 @@ async def test_unconfirmed_submission_is_found_by_its_key(server: Server):
 
 async def test_statement_whose_response_was_lost_is_found_by_its_key(server: Server):
     """The first response did arrive. It reported that the statement was running."""
-    statement, is_cut = a_sleep(0.5), asyncio.Event()
+    statement, is_cut = a_sleep(2.0), asyncio.Event()
 
     class Cut(httpx.AsyncHTTPTransport):
         async def handle_async_request(self, request: httpx.Request) -> httpx.Response:

@@ -56,11 +56,15 @@ class Taker:
 
 
 class BusyTaker(Taker):
-    """A worker whose jobs last until the worker is stopped."""
+    """A worker whose jobs last until `may_end` is set. A worker that is stopped waits for its jobs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_end = asyncio.Event()
 
     async def take(self, job: str) -> None:
         await super().take(job)
-        await asyncio.Event().wait()
+        await self.may_end.wait()
 
 
 async def queued(settings: TaskServerSettings) -> int:
@@ -127,7 +131,8 @@ async def test_worker_takes_at_most_as_many_jobs_as_it_has_free_slots(
         await until(lambda: bool(busy.jobs))
         async with free.at_work(task_server):
             await until(lambda: len(busy.jobs) + len(free.jobs) == 3)
-    assert len(busy.jobs) == 1
+        assert len(busy.jobs) == 1
+        busy.may_end.set()
 
 
 async def test_job_is_taken_immediately_by_a_worker_with_a_free_slot(

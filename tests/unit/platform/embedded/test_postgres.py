@@ -211,7 +211,7 @@ async def test_crashed_server_restarts_at_same_address(tmp_path: Path):
         dsn = server.admin_dsn()
         (postmaster,) = find_processes(cluster_name(server)).postmasters
         os.kill(postmaster, signal.SIGKILL)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while True:
                 await asyncio.sleep(0.1)
                 with contextlib.suppress(OSError, asyncpg.PostgresError):
