@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from queryserver_client import arrow
-from queryserver_client.downloads import Download, save
+from queryserver_client.downloads import save
 from queryserver_client.errors import NoResultSet, Truncated
 from queryserver_client.status import Status
 from queryserver_client.submitted import SubmittedStatement
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from queryserver_client.generated import ResultPage
 
-_MANY_CELLS = 1_000_000
-"""Results with at least this many cells are worth the additional request for the size of the file."""
 PAGE_ROWS = 10_000
 """Rows per page. Larger pages would only use memory for longer."""
 FORMATS: Mapping[str, str] = {
@@ -211,10 +209,7 @@ class Result:
         params = self._params("arrow")
         if arrow.optional("pyarrow", "arrow").Codec.is_available("lz4"):
             params["compression"] = "lz4"
-        if self.row_count * len(self.columns) >= _MANY_CELLS:
-            source = windowed(self._transport, self._path, params)
-        else:
-            source = Download(self._transport, self._path, params).chunks()
+        source = windowed(self._transport, self._path, params)
         async with aclosing(source) as chunks, aclosing(arrow.batches(chunks)) as items:
             async for item in items:
                 yield item
