@@ -217,6 +217,7 @@ class StatementBuilder:
             # While the broker is reachable, its messages announce the end of each statement. They are faster than
             # database notifications.
             notifies_ends=lambda: not (broker and broker.is_reachable),
+            on_final_status=self._signals.ended,
         )
 
     @cached_property

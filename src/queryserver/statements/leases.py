@@ -33,8 +33,9 @@ from queryserver.statements.model import (
     PartEnd,
     Resumption,
     SlotLimits,
+    StatementStatus,
 )
-from queryserver.statements.rows import end_from_row
+from queryserver.statements.rows import end_from_row, status_from_row
 from queryserver.statements.session_options import ParameterSealer
 from queryserver.statements.states import LimitSource
 
@@ -55,8 +56,11 @@ class StatementLeases:
         sealer: Sealer,
         on_end: EndListener = lambda _end: None,
         notifies_ends: Callable[[], bool] = lambda: True,
+        on_final_status: Callable[[StatementStatus], None] = lambda _status: None,
     ) -> None:
         """Initialize the repository. `on_end` receives the end of each statement that this process finishes.
+
+        `on_final_status` receives the status of each finished statement, except statements of scripts.
 
         While `notifies_ends()` is true, the database also sends a notification when a claimed statement ends.
         Notifications have a cost: PostgreSQL serializes commits that send them (ADR 9).
@@ -64,6 +68,7 @@ class StatementLeases:
         self._notifies_ends = notifies_ends
         self._database = database
         self._on_end = on_end
+        self._on_final_status = on_final_status
         self._sealer = sealer
         self._parameters = ParameterSealer(sealer)
 
@@ -251,6 +256,8 @@ class StatementLeases:
         if row is None:
             return False
         self._on_end(end_from_row(row))
+        if not row["runs_all"]:  # the status of a script's operation also contains its statements
+            self._on_final_status(status_from_row(row))
         return True
 
     async def finish_part(

@@ -62,10 +62,12 @@ select {", ".join(_PART_FIELDS)}, position, state, error_code, error_line, error
 from statements where operation_id = $1 or (id = $1 and not is_script) order by statement_index
 """
 """The started statements of a `runs_all` operation, in order."""
-END_COLUMNS = f"""{", ".join(_END_FIELDS[:-1])}, state, error_code, import_plan is not null as is_import,
+_END_VALUES = """import_plan is not null as is_import,
     (select username from users where users.id = user_id) as username,
     extract(epoch from coalesce(sent_at, ended_at) - recorded_at)::float8 as queued_s,
     coalesce(extract(epoch from ended_at - sent_at), 0)::float8 as elapsed_s"""
+END_COLUMNS = f"{', '.join(_END_FIELDS[:-1])}, state, error_code, {_END_VALUES}"
+_STATUS_AND_END = f"{STATUS}, size_bytes, canceled_by, {_END_VALUES}"
 
 LOG_MOMENT = """to_char({moment} at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')"""
 """SQL expression for the timestamp at the beginning of a log line."""
@@ -562,7 +564,7 @@ with changed as (
         sealed_token = null, token_expires_at = null,
         progress = case when :state::text in ('available', 'success') then 100 else progress end,
         expires_at = case when :state::text = 'available' then now() + :retention::interval end
-    where {FENCED} and state in ('waiting', 'running') returning {_LOG_ID}, {END_COLUMNS}
+    where {FENCED} and state in ('waiting', 'running') returning {_LOG_ID}, {_STATUS_AND_END}
 ), doomed as (
     insert into doomed_results (statement_id)
     select id from changed where :state::text not in ('available', 'success')

@@ -28,7 +28,7 @@ from queryserver.results.segments import ResultStore
 from queryserver.sql.statements import changes_objects
 from queryserver.statements.execution import Execution
 from queryserver.statements.leases import StatementLeases
-from queryserver.statements.model import Assignment, Lease, SlotLimits
+from queryserver.statements.model import Assignment, Lease, SlotLimits, StatementStatus
 from queryserver.statements.open_sessions import SessionOpener
 from queryserver.statements.scripts import ScriptRun
 from queryserver.statements.session_repository import SessionRecords
@@ -58,6 +58,8 @@ class Watch:
     ends_only: bool
     seen_state: StatementState | None = None
     """The state that the caller has read and waits to change, or None if the caller waits for rows or for the end."""
+    final_status: StatementStatus | None = None
+    """The status with which the statement has ended, if this process has recorded the end."""
     _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     def signal_change(self) -> None:
@@ -91,6 +93,14 @@ class StateSignals:
         for watch in self._watches.get(statement_id, ()):
             if may_have_ended or not watch.ends_only:
                 watch.signal_change()
+
+    def ended(self, status: StatementStatus) -> None:
+        """Give the status of a statement that ended here to the calls that wait for it, which saves them a query.
+
+        Does not wake them, because the end must first be settled.
+        """
+        for watch in self._watches.get(status.id, ()):
+            watch.final_status = status
 
     def notify_all(self) -> None:
         """Wake all calls, because any statement may have changed."""

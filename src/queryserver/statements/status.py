@@ -214,7 +214,7 @@ class StatementReader:
             if slot is not None:
                 await self._recheck(status, slot)
             if has_changed or now() >= give_up:
-                status = await self._read(status.id)
+                status = watch.final_status or await self._read(status.id)
         return status
 
     async def logs(

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -18,15 +18,17 @@ from queryserver.errors.base import DatabaseUnavailable
 from queryserver.errors.statements import OperationNotFound
 from queryserver.platform.database import Database, Notices, listening, open_database
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
+from queryserver.sql.positions import Position
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import Lease, Outcome
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.runner import StatementDispatcher
 from queryserver.statements.running_statements import StateChangePoller, StateSignals
-from queryserver.statements.states import StatementState
+from queryserver.statements.states import StatementState, TruncationReason
 from queryserver.statements.status import StatementReader
 
 OWNER = "worker"
+SUCCESS = Outcome(StatementState.SUCCESS)
 FAR_S = 3600.0
 
 
@@ -114,12 +116,48 @@ async def waiting(database_dsn: str) -> AsyncIterator[Waiting]:
             await records.aclose()
 
 
-async def finish(waiting: Waiting, statement_id: UUID, *, is_claimed: bool, notifies_ends: bool = True) -> None:
-    """Finish the statement as its worker does."""
-    leases = StatementLeases(waiting.database, PlainSealer(), notifies_ends=lambda: notifies_ends)
+async def finish(
+    waiting: Waiting,
+    statement_id: UUID,
+    *,
+    is_claimed: bool,
+    notifies_ends: bool = True,
+    outcome: Outcome = SUCCESS,
+    ends_here: bool = False,
+) -> None:
+    """Finish the statement as its worker does, or as the server itself does if `ends_here` is set."""
+    leases = StatementLeases(
+        waiting.database,
+        PlainSealer(),
+        notifies_ends=lambda: notifies_ends,
+        on_final_status=waiting.signals.ended if ends_here else lambda _: None,
+    )
     lease = Lease(statement_id, OWNER, 1, is_claimed=is_claimed)
-    outcome = Outcome(StatementState.SUCCESS)
     assert await leases.finish(lease, outcome, retention=timedelta(hours=1), lines=[], start_line=None)
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        Outcome(StatementState.AVAILABLE, has_result_set=True, rows=3, truncated_reason=TruncationReason.ROW_LIMIT),
+        Outcome(StatementState.FAILED, error_code="rejected", message="no", error_position=Position(1, 8)),
+    ],
+)
+async def test_wait_for_a_statement_that_ends_here_reads_nothing(waiting: Waiting, outcome: Outcome) -> None:
+    (statement_id,) = await waiting.running()
+    with waiting.signals.watch(statement_id, ends_only=True) as watch:
+        await finish(waiting, statement_id, is_claimed=False, outcome=outcome, ends_here=True)
+        assert watch.final_status is not None
+        read = await waiting.records.status(statement_id)
+        assert read is not None
+        assert replace(watch.final_status, times=read.times) == read
+    async with asyncio.timeout(30), waiting.calls(*await waiting.running()) as (call,):
+        (statement_id,) = (one for one, _ in waiting.signals.watched())
+        await finish(waiting, statement_id, is_claimed=False, outcome=outcome, ends_here=True)
+        waiting.queries.clear()
+        waiting.signals.notify(statement_id)
+        assert await call is outcome.state
+        assert waiting.queries == []
 
 
 async def test_end_without_a_notification_is_found(waiting: Waiting) -> None:
