@@ -138,7 +138,7 @@ async def test_statement_with_pages_and_file_passes_through_proxy(proxy: Proxy, 
 
 
 async def test_events_arrive_while_statement_runs(proxy: Proxy, place: Installation) -> None:
-    holder = await asyncpg.connect(place.users_dsn, timeout=10)
+    holder = await asyncpg.connect(place.users_dsn, timeout=60)
     try:
         await holder.execute("SELECT pg_advisory_lock(4711)")
         async with proxy.client() as http:
@@ -154,7 +154,7 @@ async def test_events_arrive_while_statement_runs(proxy: Proxy, place: Installat
                 await holder.execute("SELECT pg_advisory_unlock(4711)")
                 assert [line async for line in lines if line == "event: end"] == ["event: end"]
     finally:
-        await holder.close(timeout=10)
+        await holder.close(timeout=60)
 
 
 async def test_uploads_may_be_larger_than_other_bodies(proxy: Proxy, place: Installation) -> None:

@@ -191,7 +191,7 @@ async def all_go_on(clients: Sequence[Client]) -> None:
     async def have() -> bool:
         return all(client.done >= done + 2 for client, done in zip(clients, before, strict=True))
 
-    await eventually(have, within_s=30)
+    await eventually(have, within_s=60)
 
 
 @pytest.mark.engine("nginx")

@@ -50,7 +50,7 @@ async def test_failover_to_standby_loses_nothing(
     place: Installation, databases: ServerPair, valkey: ValkeyServer, who_runs: str
 ) -> None:
     place = place.with_task_server(valkey.url) if who_runs == "a worker" else place
-    holder = await asyncpg.connect(place.users_dsn, timeout=10)
+    holder = await asyncpg.connect(place.users_dsn, timeout=60)
     try:
         await execute(place.users_dsn, "CREATE SEQUENCE over")
         await holder.execute("SELECT pg_advisory_lock(7)")
@@ -85,7 +85,7 @@ async def test_failover_to_standby_loses_nothing(
                 assert await node.value("postgresql", "SELECT 'new'") == "new"
         assert await query(place.users_dsn, "SELECT last_value FROM over") == 1
     finally:
-        await holder.close(timeout=10)
+        await holder.close(timeout=60)
 
 
 async def answers(node: Node, operation: str) -> bool:

@@ -55,7 +55,7 @@ async def locked(dsn: str, table: str) -> AsyncGenerator[asyncpg.Connection]:
         await holder.execute(f"BEGIN; LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
         yield holder
     finally:
-        await holder.close(timeout=10)
+        await holder.close(timeout=60)
 
 
 @WHO_RUNS

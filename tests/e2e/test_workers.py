@@ -217,7 +217,7 @@ async def test_each_worker_responds_until_its_statement_has_finished(
         place = await stack.enter_async_context(installed(postgres, migrated_template, tmp_path))
         node = await stack.enter_async_context(two_processes(place))
         holder = await asyncpg.connect(place.users_dsn, timeout=60)
-        stack.push_async_callback(holder.close, timeout=10)
+        stack.push_async_callback(holder.close, timeout=60)
         processes = workers_of(node.process)
         held = await held_by_each(node, place, holder, len(processes))
         (first, first_lock), (last, last_lock) = [held[one.pid] for one in processes]

@@ -45,7 +45,7 @@ def start(state_dir: Path):
 
 
 async def value(dsn: str, sql: str):
-    connection = await asyncpg.connect(dsn, timeout=10)
+    connection = await asyncpg.connect(dsn, timeout=60)
     try:
         return await connection.fetchval(sql)
     finally:
