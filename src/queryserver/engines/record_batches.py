@@ -26,15 +26,15 @@ class DeclaredColumn:
 class ColumnReader:
     """Converts one column chunk by chunk. If a value in the first chunk does not fit the type, the column becomes text.
 
-    `read` builds an array of a given type, and raises one of `misfits` for a value that does not fit. `refusal` is the
-    error message if this happens in a later chunk. `text_refusal` is the error message for a value that cannot be
-    converted to text either.
+    `read` builds an array of a given type from values in the engine's form, and raises one of `misfits` for a value
+    that does not fit. `refusal` is the error message if this happens in a later chunk. `text_refusal` is the error
+    message for a value that cannot be converted to text either.
     """
 
     def __init__(
         self,
         arrow: pa.DataType,
-        read: Callable[[pa.DataType, Values], pa.Array],
+        read: Callable[[pa.DataType, Any], pa.Array],
         refusal: str,
         *,
         text_refusal: str = "",
@@ -48,7 +48,7 @@ class ColumnReader:
         self._misfits = misfits
         self._may_be_text = may_be_text and arrow != pa.string()
 
-    def read(self, values: Values) -> pa.Array:
+    def read(self, values: Any) -> pa.Array:
         """Convert the next values.
 
         Raises StatementRejected if a value does not fit the type fixed by the first chunk.

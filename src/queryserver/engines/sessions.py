@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence, Sized
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ import pyarrow as pa
 from queryserver import errors
 from queryserver.engines import protocol
 from queryserver.engines.connections import ConnectionPool, ConnectionT, DatabaseLogin
-from queryserver.engines.record_batches import BATCH_BYTES, ChunkSize, Rows
+from queryserver.engines.record_batches import BATCH_BYTES, ChunkSize
 from queryserver.formats.arrow import Column, split_batch
 from queryserver.platform.addresses import AddressRules
 from queryserver.sql.markers import BoundStatement
@@ -62,11 +62,11 @@ class DriverStatement(Protocol):
         """
         ...
 
-    async def fetch(self, count: int) -> Rows:
-        """Return up to `count` more rows; empty after the last row."""
+    async def fetch(self, count: int) -> Sized:
+        """Return up to `count` more rows in a form that only `read` knows; empty after the last row."""
         ...
 
-    def read(self, rows: Rows) -> pa.RecordBatch:
+    def read(self, rows: Any) -> pa.RecordBatch:
         """Convert rows to Arrow. May be called from another thread, but never concurrently."""
         ...
 
@@ -97,8 +97,8 @@ class StreamedOperation:
         self._cancel_s = cancel_s
         self._executor = executor
         self._chunk = ChunkSize()
-        self._first: Rows = ()
-        self._ahead: asyncio.Task[Rows] | None = None
+        self._first: Sized = ()
+        self._ahead: asyncio.Task[Sized] | None = None
         self._error: errors.EngineError | None = None
         self._cancel_requested = False
         self._canceled = False
@@ -216,7 +216,7 @@ class StreamedOperation:
             self._canceled = was_stopped or isinstance(error, Stopped)
             await self._end(keep=False)
 
-    async def _fetch(self) -> Rows:
+    async def _fetch(self) -> Sized:
         if self.source.is_open:
             self._raise_if_stopped()
         return await self.source.fetch(self._chunk.rows)

@@ -7,9 +7,9 @@ It uses these names:
   and reads type modifiers, because asyncpg accepts rows of any size and discards the modifiers.
 - `ConnectionSettings.set_builtin_type_codec` and `register_data_types`: the documented methods query the catalog for
   each type, which takes milliseconds on each new connection, and reject some types.
-- `PreparedStatement._state`, and `Cursor`'s constructor, `_bind_exec`, `_exec`, `_close_portal` and `_portal_name`: a
-  documented cursor needs an additional round trip before the first rows, treats a short chunk as the last one, and
-  cannot be closed before its end.
+- `PreparedStatement._state`, and `Cursor`'s constructor, `_bind_exec`, `_exec`, `_exhausted`, `_close_portal` and
+  `_portal_name`: a documented cursor needs an additional round trip before the first rows, treats a short chunk as the
+  last one, and cannot be closed before its end.
 
 `tests/unit/platform/test_asyncpg_internals.py` fails if one of these names changes.
 """
@@ -102,10 +102,15 @@ class Portal(asyncpg.cursor.Cursor):
     def __init__(self, connection: asyncpg.Connection, prepared: PreparedStatement, values: Sequence[Any]) -> None:
         super().__init__(connection, prepared.get_query(), _state_of(prepared), tuple(values), None)
 
-    async def rows(self, count: int) -> Sequence[Sequence[Any]]:
-        """Return the next rows, at most `count`. Fewer rows do not mean that the cursor is exhausted."""
+    async def request(self, count: int) -> Sequence[Sequence[Any]]:
+        """Request the next rows, at most `count`, and return those that no filter has kept."""
         records: Any = await (self._exec(count, None) if self._portal_name else self._bind_exec(count, None))
         return records
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the server has sent the last row."""
+        return self._exhausted
 
     async def close(self) -> None:
         """Close the portal without ending the transaction.

@@ -57,7 +57,7 @@ def test_driver_signatures_match_our_calls():
     assert parameters(asyncpg.cursor.Cursor._exec) == ["self", "n", "timeout"]
     assert parameters(asyncpg.cursor.Cursor._bind_exec) == ["self", "n", "timeout"]
     assert parameters(asyncpg.cursor.Cursor._close_portal) == ["self", "timeout"]
-    assert "_portal_name" in asyncpg.cursor.BaseCursor.__slots__
+    assert {"_portal_name", "_exhausted"} <= {*asyncpg.cursor.BaseCursor.__slots__}
     assert "_state" in PreparedStatement.__slots__
     assert hasattr(protocol.ConnectionSettings, "register_data_types")
     assert hasattr(protocol.ConnectionSettings, "set_builtin_type_codec")
@@ -102,7 +102,7 @@ async def test_portal_returns_rows_in_chunks_and_can_be_closed(connection: Tappe
     prepared = await connection.prepare("SELECT n FROM generate_series($1::int, 10) AS n", name="of_this_test")
     async with connection.transaction():
         portal = Portal(connection, prepared, [1])
-        chunks = [[row["n"] for row in await portal.rows(4)] for _ in range(3)]
+        chunks = [[row["n"] for row in await portal.request(4)] for _ in range(3)]
         assert chunks == [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10]]
         open_portals = "SELECT count(*) FROM pg_cursors WHERE name <> ''"
         assert await connection.fetchval(open_portals) == 1

@@ -19,6 +19,7 @@ from queryserver.engines.engine_messages import LogLines
 from queryserver.engines.postgresql.catalog import literal
 from queryserver.engines.postgresql.parameters import PostgresqlValues, run_rows
 from queryserver.engines.postgresql.records import RECORD, read_records, record_text
+from queryserver.engines.postgresql.rows import WireFormat, WireRows, wire_batch, wire_format
 from queryserver.engines.postgresql.values import (
     NESTED,
     DeclaredType,
@@ -33,15 +34,16 @@ from queryserver.engines.postgresql.values import (
     read_nested,
 )
 from queryserver.engines.postgresql.wire import (
+    CHUNK_BYTES,
     NO_MODIFIER,
     CompletionTap,
     Field,
-    MessageGuard,
     RefusalTap,
     RowDescriptionTap,
+    RowReceiver,
 )
 from queryserver.engines.protocol import SessionOptions
-from queryserver.engines.record_batches import ColumnReader, Rows, Values, record_batch
+from queryserver.engines.record_batches import ColumnReader
 from queryserver.engines.sessions import DriverStatement
 from queryserver.platform.asyncpg_internals import Portal, TappedConnection
 from queryserver.sql.markers import BoundStatement
@@ -49,10 +51,10 @@ from queryserver.sql.scanner import first_word
 
 _DRIVER_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
-_NATIVE = frozenset({16, 17, 19, 20, 21, 23, 25, 26, 114, 700, 701, 705, 1042, 1043, 3802})
-"""bool, bytea, name, integers, oid, floats and text types, for which asyncpg's own decoders are the cheapest."""
+_NATIVE = frozenset({16, 17, 19, 20, 21, 23, 25, 26, 114, 700, 701, 705, 1042, 1043})
+"""bool, bytea, name, integers, oid, floats and text types, which asyncpg requests in the format of `wire_format`."""
 _AS_INTEGERS = {1082: "int4", 1114: "int8", 1184: "int8"}
-"""Codecs that read date, timestamp and timestamptz as days or microseconds since 2000, which preserves infinity."""
+"""Codecs that request date, timestamp and timestamptz as days or microseconds since 2000, which preserves infinity."""
 
 _COMMAND_TAG = re.compile(r"(?:INSERT \d+|UPDATE|DELETE|MERGE|SELECT) (\d+)")
 _COPY_STREAM = re.compile(r"\b(?:FROM\s+STDIN|TO\s+STDOUT)\b", re.IGNORECASE)
@@ -67,8 +69,8 @@ class PostgresqlConnection(TappedConnection):
 
     def __init__(self, protocol: asyncio.Protocol, transport: asyncio.Transport, *rest: Any) -> None:
         super().__init__(protocol, transport, *rest)
-        self.guard = MessageGuard(protocol, transport)
-        self.receive_by(self.guard)
+        self.rows = RowReceiver(protocol, transport)
+        self.receive_by(self.rows)
         self._names = itertools.count(1)
         self._as_text = set[int]()
         self.on_notice: Callable[[str], None] | None = None
@@ -150,7 +152,7 @@ class PostgresqlConnection(TappedConnection):
     async def disconnect(self) -> None:
         """Close the connection, forcibly if the server does not respond."""
         self.on_notice = None
-        self.guard.drop_rest()
+        self.rows.drop_rest()
         with suppress(*_DRIVER_ERRORS):
             await self.close(timeout=self.clean_up_s)
 
@@ -223,11 +225,12 @@ class PostgresqlStatement(DriverStatement):
         self._readers: Sequence[ColumnReader] = ()
         self._names: Sequence[str] = ()
         self._prepared: PreparedStatement | None = None
-        self._portal: _GuardedPortal | None = None
+        self._formats = tuple[WireFormat, ...]()
+        self._portal: _CollectingPortal | None = None
         self._owns_transaction = False
         self._in_use = asyncio.Lock()
         self._rows_read = 0
-        self._whole: Rows = ()
+        self._whole = WireRows()
         connection.on_notice = notices.add_line
 
     async def execute(self, raise_if_stopped: Callable[[], None]) -> None:
@@ -244,6 +247,7 @@ class PostgresqlStatement(DriverStatement):
                 self.columns = columns(fields, declared)
         self._names = [field.name for field in fields]
         self._readers = list(map(column_reader, self._names, declared))
+        self._formats = tuple(wire_format(field.type_oid) for field in fields)
         if self._parameter_rows is not None:
             raise_if_stopped()
             with statement_errors(started=True):
@@ -253,12 +257,16 @@ class PostgresqlStatement(DriverStatement):
             raise_if_stopped()
             # No transaction is opened here, because the server would then refuse a COMMIT inside a procedure. A
             # procedure's result is a single row.
+            connection.rows.collect()
             with (
                 replace_cancellation(self._canceled),
-                refusals(connection.guard, self._names),
+                refusals(connection.rows, self._names),
                 statement_errors(started=True),
             ):
-                self._whole = await prepared.fetch(*self._sent)
+                try:
+                    await prepared.fetch(*self._sent)
+                finally:
+                    self._whole = connection.rows.take_rest()
             if tag := _COMMAND_TAG.match(prepared.get_statusmsg() or ""):
                 self.modified_rows = int(tag[1])
             return
@@ -281,30 +289,30 @@ class PostgresqlStatement(DriverStatement):
             raise errors.StatementRejected(f"there is no parameter ${sent + 1}")
         return prepared, fields
 
-    async def fetch(self, count: int) -> Rows:
+    async def fetch(self, count: int) -> WireRows:
         """Return more rows, at most a few MiB. After the last row, the transaction is committed.
 
         Raises cell_too_large, RowTooLarge.
         """
         if self._prepared is None:
-            rows, self._whole = self._whole, ()
-            return rows if self.columns else ()
-        guard = self._connection.guard
+            rows, self._whole = self._whole, WireRows()
+            return rows
+        receiver = self._connection.rows
         async with self._in_use:
             if not self.is_open:
-                return ()
-            refused = refusals(guard, self._names, self._rows_read)
+                return WireRows()
+            refused = refusals(receiver, self._names, self._rows_read)
             with replace_cancellation(self._canceled), refused, statement_errors(started=True):
                 if self._portal is None:
-                    self._portal = _GuardedPortal(self._connection, self._prepared, self._sent)
+                    self._portal = _CollectingPortal(self._connection, self._prepared, self._sent)
                 rows = await self._portal.rows(count)
             self._rows_read += len(rows)
-            if not guard.was_cut and len(rows) < count:
+            if self._portal.is_exhausted and not self._portal.is_busy:
                 await self._end("COMMIT")
             return rows
 
-    def read(self, rows: Rows) -> pa.RecordBatch:
-        return record_batch(rows, self._names, [reader.read for reader in self._readers])
+    def read(self, rows: WireRows) -> pa.RecordBatch:
+        return wire_batch(rows, self._names, self._formats, self._readers)
 
     async def interrupt(self) -> None:
         if not self._connection.is_closed():
@@ -323,8 +331,8 @@ class PostgresqlStatement(DriverStatement):
         if self._keyword in _CHANGES_ROWS:
             # asyncpg does not expose a portal's command tag, but every changed row was returned.
             self.modified_rows = self._rows_read
-        if self._connection.guard.pending is not None:
-            self._connection.guard.drop_rest()
+        if self._portal is not None:
+            await self._portal.drop_rest()
         if self._connection.is_closed():
             return
         with statement_errors(started=True):
@@ -334,28 +342,65 @@ class PostgresqlStatement(DriverStatement):
                 await self._portal.close()
 
 
-class _GuardedPortal(Portal):
+class _CollectingPortal(Portal):
+    """A portal whose rows are collected from the connection instead of being decoded by asyncpg."""
+
     def __init__(self, connection: PostgresqlConnection, prepared: PreparedStatement, values: Sequence[str]) -> None:
         super().__init__(connection, prepared, values)
-        self._guard = connection.guard
+        self._receiver = connection.rows
+        self._request: asyncio.Task[None] | None = None
 
-    async def rows(self, count: int) -> Rows:
-        self._guard.begin_chunk()
+    @property
+    def is_busy(self) -> bool:
+        """Whether more rows of the current request follow."""
+        return self._request is not None
+
+    async def rows(self, count: int) -> WireRows:
+        """Return the rows of the current request that have arrived, or else request at most `count` rows."""
+        if self._request is None:
+            self._receiver.collect(CHUNK_BYTES)
+            self._request = asyncio.create_task(self._send(count), name="rows-request")
+            self._request.add_done_callback(_mark_as_seen)
         try:
-            return await super().rows(count)
-        finally:
-            self._guard.in_chunk = False
+            chunk = await self._receiver.full_chunk(self._request)
+        except asyncio.CancelledError:
+            self._request.cancel()
+            raise
+        if chunk is not None:
+            return chunk
+        request, self._request = self._request, None
+        rest = self._receiver.take_rest()
+        await request
+        return rest
+
+    async def drop_rest(self) -> None:
+        """Wait for the end of the current request, whose rows and error are no longer of interest."""
+        if self._request is not None:
+            self._receiver.drop_rest()
+            await asyncio.wait({self._request})
+            self._receiver.take_rest()
+            self._request = None
+
+    async def _send(self, count: int) -> None:
+        await self.request(count)
+
+
+def _mark_as_seen(request: asyncio.Task[None]) -> None:
+    """Prevent a warning about the error of a request whose statement has ended."""
+    if not request.cancelled():
+        request.exception()
 
 
 def column_reader(name: str, declared: DeclaredType) -> ColumnReader:
     """Return a reader for a column. Array dimensions and record fields are determined by the first values."""
-    convert: Callable[[Values], pa.Array] | None = None
+    convert: Callable[[pa.Array], pa.Array] | None = None
 
-    def read(wanted: pa.DataType, values: Values) -> pa.Array:
+    def read(wanted: pa.DataType, values: pa.Array) -> pa.Array:
         nonlocal convert
         if wanted == pa.string():
             if declared.kind is ValueKind.RECORD:
-                return pa.array([None if one is None else record_text(one) for one in values], pa.string())
+                texts = [None if one is None else record_text(one) for one in values.to_pylist()]
+                return pa.array(texts, pa.string())
             return native_as_text(declared, values)
         convert = convert or _converter_for(declared, values)
         return convert(values)
@@ -370,25 +415,25 @@ def column_reader(name: str, declared: DeclaredType) -> ColumnReader:
     )
 
 
-def _converter_for(declared: DeclaredType, first: Values) -> Callable[[Values], pa.Array]:
+def _converter_for(declared: DeclaredType, first: pa.Array) -> Callable[[pa.Array], pa.Array]:
     if declared.kind is ValueKind.RECORD:
-        return read_records
+        return lambda values: read_records(values.to_pylist())
     if declared.kind not in NESTED:
         return partial(read_native, declared)
-    dimensions = dimensions_of(declared, first) if declared.kind is ValueKind.ARRAY else 1
-    return partial(read_nested, declared, dimensions=dimensions)
+    dimensions = dimensions_of(declared, first.to_pylist()) if declared.kind is ValueKind.ARRAY else 1
+    return lambda values: read_nested(declared, values.to_pylist(), dimensions=dimensions)
 
 
 @contextmanager
-def refusals(guard: MessageGuard, columns: Sequence[str], rows_read: int = 0) -> Generator[None]:
-    """If the guard has closed the connection, replace the resulting error with one that states the guard's reason.
+def refusals(receiver: RowReceiver, columns: Sequence[str], rows_read: int = 0) -> Generator[None]:
+    """If the receiver has closed the connection, replace the resulting error with one that states the reason.
 
     `rows_read` is the number of rows in earlier chunks.
     """
     try:
         yield
     except errors.EngineError as error:
-        if (refusal := guard.refusal) is None:
+        if (refusal := receiver.refusal) is None:
             raise
         if refusal.row is None:
             message = "PostgreSQL sent a message that is too large; the statement may have taken effect."

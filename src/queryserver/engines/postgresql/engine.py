@@ -207,7 +207,7 @@ class PostgresqlAddress(DatabaseAddress):
             )
         connection.clean_up_s = self.clean_up_s
         if self.cell_max_bytes is not None:
-            connection.guard.limit(self.cell_max_bytes)
+            connection.rows.limit(self.cell_max_bytes)
         if self.keep_alive is not None:
             keep = self.keep_alive
             connection.keep_alive(idle_s=keep.idle_s, interval_s=keep.interval_s, count=keep.count)

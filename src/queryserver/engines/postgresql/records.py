@@ -78,7 +78,7 @@ def _column(oid: int, raws: Sequence[bytes | None]) -> pa.Array:
     if declared is not None and (form := _NUMBERS.get(oid)) is not None:
         numbers = [None if raw is None else form.unpack(raw)[0] for raw in raws]
         if declared.kind in _MOMENTS:
-            return read_native(declared, numbers)
+            return read_native(declared, pa.array(numbers, pa.int32() if form.size == _HEAD.size else pa.int64()))
         return pa.array(numbers, PLAIN_TYPES[declared.result])
     if declared is not None and declared.kind is ValueKind.BYTEA:
         return pa.array(raws, pa.binary())

@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
-from typing import Any
 
 import asyncpg
 import pyarrow as pa
@@ -311,27 +310,27 @@ def arrow_type(declared: DeclaredType) -> pa.DataType:
     return PLAIN_TYPES.get(declared.result, pa.string())
 
 
-def read_native(declared: DeclaredType, values: Sequence[Any]) -> pa.Array:
-    """Convert values decoded by the connection's codecs: dates and timestamps are integers, `numeric` values are text.
+def read_native(declared: DeclaredType, values: pa.Array) -> pa.Array:
+    """Convert values as they arrive: dates and timestamps are integers, `numeric` values are text.
 
     The result is a text union if some values do not fit the Arrow type.
     """
     wanted = arrow_type(declared)
     if declared.kind is ValueKind.DATE:
-        return _shifted(declared, values, pa.int32(), _CALENDAR_DAYS, _DAYS_1970_TO_2000)
+        return _shifted(declared, values, _CALENDAR_DAYS, _DAYS_1970_TO_2000)
     if declared.kind in (ValueKind.TIMESTAMP, ValueKind.TIMESTAMPTZ):
-        return _shifted(declared, values, pa.int64(), _CALENDAR_US, _US_1970_TO_2000)
+        return _shifted(declared, values, _CALENDAR_US, _US_1970_TO_2000)
     if declared.kind is ValueKind.NUMERIC:
         return read_text(declared, values)
-    return pa.array(values, wanted)
+    return values if values.type == wanted else values.cast(wanted)
 
 
-def read_text(declared: DeclaredType, values: Sequence[str | None]) -> pa.Array:
-    """Convert the text-format elements of arrays and composite values. Raises UnrepresentableValue."""
+def read_text(declared: DeclaredType, texts: pa.Array) -> pa.Array:
+    """Convert values in text format. Raises UnrepresentableValue."""
     wanted = arrow_type(declared)
     if declared.kind is ValueKind.BYTEA:
+        values = texts.to_pylist()
         return pa.array([None if v is None else bytes.fromhex(v.removeprefix("\\x")) for v in values], wanted)
-    texts = pa.array(values, pa.string())
     if declared.kind is ValueKind.BOOL:
         return pc.call_function("equal", [texts, pa.scalar("t")])
     try:
@@ -352,12 +351,12 @@ def _matches(texts: pa.Array, pattern: str) -> pa.Array:
     return pc.call_function("match_substring_regex", [texts], pc.MatchSubstringOptions(pattern))
 
 
-def native_as_text(declared: DeclaredType, values: Sequence[Any]) -> pa.Array:
+def native_as_text(declared: DeclaredType, values: pa.Array) -> pa.Array:
     """Convert the values of a column to text, because one of them does not fit the column's type."""
     write = _WRITERS.get(declared.kind)
     if write is None:
-        return pa.array(values, pa.string())
-    return pa.array([None if value is None else write(value) for value in values], pa.string())
+        return values.cast(pa.string())
+    return pa.array([None if value is None else write(value) for value in values.to_pylist()], pa.string())
 
 
 _WRITERS: dict[ValueKind, Callable[[int], str]] = {
@@ -367,16 +366,14 @@ _WRITERS: dict[ValueKind, Callable[[int], str]] = {
 }
 
 
-def _shifted(
-    declared: DeclaredType, values: Sequence[Any], storage: pa.DataType, limits: tuple[int, int], offset: int
-) -> pa.Array:
+def _shifted(declared: DeclaredType, numbers: pa.Array, limits: tuple[int, int], offset: int) -> pa.Array:
     """Add `offset` to the values. Values outside `limits` become the text members of a text union."""
-    wanted, numbers = arrow_type(declared), pa.array(values, storage)
+    wanted, storage = arrow_type(declared), numbers.type
     extremes = pc.call_function("min_max", [numbers])
     lowest, highest = extremes["min"].as_py(), extremes["max"].as_py()
     if lowest is None or (lowest >= limits[0] and highest <= limits[1]):
         return pc.call_function("add", [numbers, pa.scalar(offset, storage)]).cast(wanted)
-    write = _WRITERS[declared.kind]
+    write, values = _WRITERS[declared.kind], numbers.to_pylist()
     texts = [None if one is None or limits[0] <= one <= limits[1] else write(one) for one in values]
     inside = pa.array([one if text is None else None for one, text in zip(values, texts, strict=True)], storage)
     moved = pc.call_function("add", [inside, pa.scalar(offset, storage)])
@@ -396,7 +393,7 @@ def read_nested(declared: DeclaredType, texts: Sequence[str | None], *, dimensio
     if declared.kind is ValueKind.HSTORE:
         pairs = [None if text is None else hstore_pairs(text) for text in texts]
         return pa.array(pairs, pa.map_(pa.string(), pa.string()))
-    return read_text(declared, texts)
+    return read_text(declared, pa.array(texts, pa.string()))
 
 
 def dimensions_of(declared: DeclaredType, texts: Sequence[str | None]) -> int:

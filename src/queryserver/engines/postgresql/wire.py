@@ -1,16 +1,18 @@
-"""Filters data between the transport and asyncpg: limits messages, and reads parts of messages that asyncpg ignores.
+"""Filters data between the transport and asyncpg: collects rows, limits messages, and reads what asyncpg ignores.
 
-`MessageGuard` limits the sizes of chunks, rows and values. `RowDescriptionTap` reads type modifiers (the `20` in
-varchar(20)) from the server's RowDescription, because asyncpg drops them.
+`RowReceiver` keeps the bytes of rows from asyncpg, and limits the sizes of chunks, rows and values. `RowDescriptionTap`
+reads type modifiers (the `20` in varchar(20)) from the server's RowDescription, because asyncpg drops them.
 """
 
 import asyncio
 import struct
+from collections import deque
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
+from queryserver.engines.postgresql.rows import WireRows
 from queryserver.formats.arrow import ROW_SIZE_FACTOR
 
 NO_MODIFIER = -1
@@ -45,11 +47,6 @@ _DATA_ROW: Final = b"D"
 _READY: Final = b"Z"
 _COMMAND_COMPLETE: Final = b"C"
 _ERROR_RESPONSE: Final = b"E"
-_CHUNK_ENDS: Final = frozenset({b"s", b"C"})
-"""The messages PortalSuspended and CommandComplete."""
-_CHUNK_MESSAGES: Final = frozenset({*_CHUNK_ENDS, _DATA_ROW, _READY, _ERROR_RESPONSE})
-_SUSPENDED = b"s\0\0\0\4" + b"Z\0\0\0\5T"
-"""PortalSuspended and ReadyForQuery inside a transaction, the only state in which portals exist."""
 _DESCRIPTION_ENDS = (b"T", b"n", _ERROR_RESPONSE, _READY)
 """RowDescription, NoData, ErrorResponse and ReadyForQuery. No description follows the first of these messages."""
 _FIELD = struct.Struct("!IhIhih")
@@ -100,8 +97,8 @@ class _CellSizeCheck:
         return None
 
 
-class MessageGuard(Tap):
-    """Passes messages to asyncpg, and enforces limits once `limit` has been called."""
+class RowReceiver(Tap):
+    """Passes messages to asyncpg, except rows while it collects them. Enforces limits once `limit` has been called."""
 
     def __init__(self, protocol: asyncio.Protocol, transport: asyncio.Transport) -> None:
         super().__init__(protocol)
@@ -109,154 +106,153 @@ class MessageGuard(Tap):
         self._cell_bytes: int | None = None
         self._header = b""
         self._kind, self._rest = b"", 0
-        self._is_dropped = False
         self._cells: _CellSizeCheck | None = None
-        self.in_chunk = False
-        """Whether a chunk is being received.
-
-        `begin_chunk` sets it; the caller resets it after the chunk or an error.
-        """
-        self._rows = 0
-        self._bytes = 0
-        self._owed = 0
-        self._has_failed = False
-        self.pending: list[bytes] | None = None
-        """Data received after a chunk was ended early; None at other times."""
-        self.was_cut = False
-        """Whether the last chunk was ended early, so that more rows follow."""
+        self._rows: WireRows | None = None
+        self._chunk_bytes: int | None = None
+        self._is_dropping = False
+        self._is_paused = False
+        self._delivered: asyncio.Future[None] | None = None
+        self._full = deque[WireRows]()
         self.refusal: SizeViolation | None = None
-        """The reason why the guard closed the connection; None if it did not."""
+        """The reason why this receiver closed the connection; None if it did not."""
 
     def limit(self, cell_bytes: int) -> None:
         """Limit values to `cell_bytes`, and rows and other messages to a small multiple of it."""
         self._cell_bytes = cell_bytes
 
-    def begin_chunk(self) -> None:
-        """Prepare for a chunk. Call this just before asyncpg requests rows from a portal."""
-        self.in_chunk, self.was_cut, self._has_failed = self._cell_bytes is not None, False, False
-        self._rows = self._bytes = 0
-        if self.pending is not None:
-            # Deferred, because asyncpg accepts rows only while it waits for them.
-            asyncio.get_running_loop().call_soon(self._go_on)
+    def collect(self, chunk_bytes: int | None = None) -> None:
+        """Collect the rows of the next request. The connection is not read further while a full chunk waits."""
+        self._rows, self._chunk_bytes, self._is_dropping = WireRows(), chunk_bytes, False
+
+    async def full_chunk(self, request: asyncio.Task[None]) -> WireRows | None:
+        """Wait for a full chunk and return it; None if the request ends first. `take_rest` then returns its rows."""
+        if not self._full:
+            self._resume()
+            self._delivered = asyncio.get_running_loop().create_future()
+            await asyncio.wait({request, self._delivered}, return_when=asyncio.FIRST_COMPLETED)
+        return self._full.popleft() if self._full else None
+
+    def take_rest(self) -> WireRows:
+        """Return the rows collected since the last full chunk, and stop collecting."""
+        rows, self._rows = self._rows or WireRows(), None
+        return rows
 
     def drop_rest(self) -> None:
-        """Drop the remaining rows of a chunk that was ended early. Call this before sending another request."""
-        self.in_chunk = False
-        self._go_on()
+        """Drop collected rows, and the rows that the request still yields."""
+        self._full.clear()
+        self._is_dropping = True
+        if self._rows is not None and not self._rest:
+            self._rows = WireRows()
+        self._resume()
 
     def data_received(self, data: bytes) -> None:
-        if self.pending is not None:
-            self.pending.append(data)
-        elif self.refusal is None:
+        if self.refusal is None:
             self._take(self._header + data if self._header else bytes(data))
 
-    def _go_on(self) -> None:
-        pending, self.pending = self.pending, None
-        if pending is None:
-            return
-        if not self._transport.is_closing():
-            self._transport.resume_reading()
-        for data in pending:
-            self.data_received(data)
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_paused = False
+        super().connection_lost(exc)
 
     def _take(self, data: bytes) -> None:
-        """Pass on the bytes meant for asyncpg, in a single call if no bytes are dropped."""
+        """Collect the rows, and pass on the bytes between them."""
         self._header = b""
         at, begin, size = 0, 0, len(data)
         while at < size and self.refusal is None:
             if self._rest:
-                end = min(at + self._rest, size)
-                self._rest -= end - at
-                if self._cells is not None:
-                    self._check(self._cells, data[at:end])
-                at = end
-                begin = at if self._is_dropped else begin
-            elif not self._owed:
-                at = self._skip_rows(data, at, size)
-            if self._ends_chunk:
+                piece = data[at : at + self._rest]
+                at += len(piece)
+                begin = self._continue_message(piece, begin, at)
+            elif self._rows is not None and (end := self._collect_rows(self._rows, data, at)) > at:
                 self._pass_on(data[begin:at])
-                self.in_chunk, self.was_cut = False, True
-                self._owed += 1
-                self.pending = [data[at:]] if at < size else []
-                self._transport.pause_reading()
-                self._pass_on(_SUSPENDED)
-                return
-            if self._rest or at == size:
-                continue
-            if size - at < _HEADER.size:
-                self._header = data[at:]
-                size = at
-                break
-            self._begin_message(*_HEADER.unpack_from(data, at))
-            if self._is_dropped:
-                self._pass_on(data[begin:at])
-                begin = at + _HEADER.size
-            at += _HEADER.size
+                at = begin = end
+            elif size - at < _HEADER.size:
+                self._header, size = data[at:], at
+            else:
+                self._begin_message(*_HEADER.unpack_from(data, at))
+                if self._rows is not None and self._kind == _DATA_ROW:
+                    self._pass_on(data[begin:at])
+                    begin = at + _HEADER.size
+                    self._rows.starts.append(self._rows.size)
+                    self._rows.add(data[at:begin])
+                at += _HEADER.size
         if self.refusal is None:
             self._pass_on(data[begin:size])
 
-    def _skip_rows(self, data: bytes, at: int, size: int) -> int:
-        """Skip complete rows that can be passed on unchanged, and return the offset after them.
+    def _collect_rows(self, rows: WireRows, data: bytes, begin: int) -> int:
+        """Collect the complete rows from `begin`, and return the position after them.
 
         Nearly all rows of a result are handled here.
         """
-        unpack, most = _HEADER.unpack_from, self._cell_bytes or size
-        max_bytes = CHUNK_BYTES - self._bytes if self.in_chunk else size
-        rows, begin = 0, at
-        while size - at > _HEADER.size and at - begin <= max_bytes:
+        unpack, append, size = _HEADER.unpack_from, rows.starts.append, len(data)
+        max_bytes = self._cell_bytes or size
+        end = size if self._chunk_bytes is None else begin + self._chunk_bytes - rows.size
+        last = min(end, size - _HEADER.size)
+        at, shift = begin, rows.size - begin
+        while at <= last:
             kind, length = unpack(data, at)
-            if kind != _DATA_ROW or length > most or at + length >= size:
+            if kind != _DATA_ROW or length > max_bytes or at + length >= size:
                 break
+            append(at + shift)
             at += length + 1
-            rows += 1
-        if rows:
-            self._kind = _DATA_ROW
-            self._rows += rows
-            self._bytes += at - begin
+        if at > begin:
+            rows.add(data[begin:at])
+            self._end_row(rows)
         return at
 
     def _begin_message(self, kind: bytes, length: int) -> None:
         self._kind, self._rest = kind, length + 1 - _HEADER.size
-        self._is_dropped = bool(self._owed) and kind in _CHUNK_MESSAGES and self._is_hidden(kind)
         self._cells = None
         limit = self._cell_bytes
+        if limit is None or length <= limit:
+            return
         if kind == _DATA_ROW:
-            self._rows += 1
-            self._bytes += length
-            if limit is not None and length > limit:
-                self._cells = _CellSizeCheck(limit)
-                self._is_dropped = self._is_dropped or length > ROW_SIZE_FACTOR * limit
-        elif limit is not None and length > ROW_SIZE_FACTOR * limit:
+            self._cells = _CellSizeCheck(limit)
+        elif length > ROW_SIZE_FACTOR * limit:
             self._refuse(SizeViolation(ROW_SIZE_FACTOR * limit, None, None))
 
-    def _is_hidden(self, kind: bytes) -> bool:
-        """Return whether to hide a message from asyncpg, which has already received the end of the chunk."""
-        if kind == _READY:
-            self._owed -= 1
-            return True
-        if kind == _ERROR_RESPONSE:
-            # The first error has the reason; later errors only report that the transaction has failed.
-            swallowed, self._has_failed = self._has_failed or not self.in_chunk, True
-            return swallowed
-        return kind in _CHUNK_ENDS or not self.in_chunk
+    def _continue_message(self, piece: bytes, begin: int, end: int) -> int:
+        """Return the start of the bytes to pass on: `begin`, or `end` if the piece is part of a collected row."""
+        self._rest -= len(piece)
+        if self._cells is not None:
+            self._check(self._cells, piece)
+        rows = self._rows
+        if rows is None or self._kind != _DATA_ROW:
+            return begin
+        rows.add(piece)
+        if not self._rest:
+            self._end_row(rows)
+        return end
+
+    def _end_row(self, rows: WireRows) -> None:
+        if self._is_dropping:
+            self._rows = WireRows()
+        elif self._chunk_bytes is not None and rows.size > self._chunk_bytes:
+            self._full.append(rows)
+            self._rows = WireRows()
+            if self._delivered is not None and not self._delivered.done():
+                self._delivered.set_result(None)
+            if not self._is_paused and not self._transport.is_closing():
+                self._is_paused = True
+                self._transport.pause_reading()
+
+    def _resume(self) -> None:
+        if self._is_paused:
+            self._is_paused = False
+            if not self._transport.is_closing():
+                self._transport.resume_reading()
 
     def _check(self, cells: _CellSizeCheck, piece: bytes) -> None:
         column = cells.find(piece)
         limit = self._cell_bytes or 0
+        row = None if self._rows is None else len(self._rows) - 1
         if column is not None:
-            self._refuse(SizeViolation(limit, self._rows - 1, column))
+            self._refuse(SizeViolation(limit, row, column))
         elif cells.seen_bytes > ROW_SIZE_FACTOR * limit:
-            self._refuse(SizeViolation(ROW_SIZE_FACTOR * limit, self._rows - 1, None))
+            self._refuse(SizeViolation(ROW_SIZE_FACTOR * limit, row, None))
 
     def _refuse(self, refusal: SizeViolation) -> None:
         self.refusal = refusal
         self._transport.abort()
-
-    @property
-    def _ends_chunk(self) -> bool:
-        """Whether the row just completed makes the chunk exceed its target size."""
-        is_large = self.in_chunk and self._bytes > CHUNK_BYTES and not self._has_failed
-        return is_large and self._kind == _DATA_ROW and not self._rest
 
     def _pass_on(self, data: bytes) -> None:
         if data:

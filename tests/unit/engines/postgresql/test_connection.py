@@ -19,6 +19,7 @@ from queryserver.engines.postgresql.connection import (
     replace_cancellation,
     statement_errors,
 )
+from queryserver.engines.postgresql.rows import WireRows, wire_batch, wire_format
 from queryserver.engines.postgresql.values import (
     DATE_INFINITY,
     TIMESTAMP_INFINITY,
@@ -31,7 +32,6 @@ from queryserver.engines.postgresql.values import (
     numeric_shape,
     timestamp_text,
 )
-from queryserver.engines.record_batches import record_batch
 from queryserver.engines.storage_watch import sample_is_full
 from queryserver.errors.statements import (
     CredentialsRequired,
@@ -52,39 +52,51 @@ NUMBERS = DeclaredType(ValueKind.ARRAY, ResultType.ARRAY, "integer[]", element=I
 RECORD = DeclaredType(ValueKind.RECORD, ResultType.STRUCT, "record")
 
 
+def strings(*values: str | None) -> pa.Array:
+    return pa.array(values, pa.string())
+
+
+def days(*values: int | None) -> pa.Array:
+    return pa.array(values, pa.int32())
+
+
+def records(*values: bytes | None) -> pa.Array:
+    return pa.array(values, pa.binary())
+
+
 def test_all_null_column_has_declared_type() -> None:
-    assert column_reader("a", PRICE).read((None, None)).type == pa.decimal128(10, 2)
+    assert column_reader("a", PRICE).read(strings(None, None)).type == pa.decimal128(10, 2)
 
 
 def test_infinite_date_is_text_beside_dates_in_any_chunk() -> None:
     reader = column_reader("a", DATE)
-    assert reader.read((0, DATE_INFINITY, None)).to_pylist() == [dt.date(2000, 1, 1), "infinity", None]
-    assert reader.read((1,)).type == pa.date32()
-    assert reader.read((-DATE_INFINITY - 1, 1)).to_pylist() == ["-infinity", dt.date(2000, 1, 2)]
+    assert reader.read(days(0, DATE_INFINITY, None)).to_pylist() == [dt.date(2000, 1, 1), "infinity", None]
+    assert reader.read(days(1)).type == pa.date32()
+    assert reader.read(days(-DATE_INFINITY - 1, 1)).to_pylist() == ["-infinity", dt.date(2000, 1, 2)]
 
 
 def test_later_array_dimension_error_names_column_and_suggests_cast() -> None:
     reader = column_reader("parts", NUMBERS)
-    assert reader.read(("{1}",)).to_pylist() == [[1]]
+    assert reader.read(strings("{1}")).to_pylist() == [[1]]
     with pytest.raises(StatementRejected, match=r'column "parts" .* type integer\[\] .* cast the column to text'):
-        reader.read(("{{1}}",))
+        reader.read(strings("{{1}}"))
 
 
 def test_numeric_nan_is_text_beside_decimals() -> None:
-    assert column_reader("a", PRICE).read(("1.50", "NaN", None)).to_pylist() == [Decimal("1.50"), "NaN", None]
-    assert column_reader("a", PRICE).read(("1.50",)).type == pa.decimal128(10, 2)
+    assert column_reader("a", PRICE).read(strings("1.50", "NaN", None)).to_pylist() == [Decimal("1.50"), "NaN", None]
+    assert column_reader("a", PRICE).read(strings("1.50")).type == pa.decimal128(10, 2)
 
 
 def test_first_chunk_decides_array_dimensions() -> None:
     reader = column_reader("a", NUMBERS)
-    assert reader.read(("{{1,2}}", "{}", None)).to_pylist() == [[[1, 2]], [], None]
-    assert reader.read(("{{3}}",)).type == pa.list_(pa.list_(pa.int32()))
+    assert reader.read(strings("{{1,2}}", "{}", None)).to_pylist() == [[[1, 2]], [], None]
+    assert reader.read(strings("{{3}}")).type == pa.list_(pa.list_(pa.int32()))
     with pytest.raises(StatementRejected):
-        reader.read(("{3}",))
+        reader.read(strings("{3}"))
 
 
 def test_arrays_with_mixed_dimensions_are_text() -> None:
-    assert column_reader("a", NUMBERS).read(("{1}", "{{1}}")).to_pylist() == ["{1}", "{{1}}"]
+    assert column_reader("a", NUMBERS).read(strings("{1}", "{{1}}")).to_pylist() == ["{1}", "{{1}}"]
 
 
 def record(*fields: tuple[int, bytes | None]) -> bytes:
@@ -96,17 +108,18 @@ def record(*fields: tuple[int, bytes | None]) -> bytes:
 def test_anonymous_record_has_numbered_typed_fields() -> None:
     one = record((23, struct.pack("!i", 1)), (25, None), (25, b"x"))
     fields = {"field0": 1, "field1": None, "field2": "x"}
-    assert column_reader("a", RECORD).read((None, one)).to_pylist() == [None, fields]
-    assert column_reader("a", RECORD).read((None,)).type == pa.string()
+    assert column_reader("a", RECORD).read(records(None, one)).to_pylist() == [None, fields]
+    assert column_reader("a", RECORD).read(records(None)).type == pa.string()
 
 
 def test_records_with_different_fields_are_text() -> None:
     one, other = record((23, struct.pack("!i", 1))), record((25, b"x"), (25, None))
-    assert column_reader("a", RECORD).read((one, None, other)).to_pylist() == ["(1)", None, "(x,)"]
+    assert column_reader("a", RECORD).read(records(one, None, other)).to_pylist() == ["(1)", None, "(x,)"]
 
 
 def test_empty_batch_keeps_duplicate_names_and_types() -> None:
-    batch = record_batch([], ["a", "a"], [column_reader("a", kind).read for kind in (INTEGER, DATE)])
+    readers = [column_reader("a", kind) for kind in (INTEGER, DATE)]
+    batch = wire_batch(WireRows(), ["a", "a"], [wire_format(23), wire_format(1082)], readers)
     assert batch.schema.names == ["a", "a"]
     assert batch.schema.types == [pa.int32(), pa.date32()]
 
