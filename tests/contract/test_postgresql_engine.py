@@ -1,6 +1,7 @@
 """The engine contract for PostgreSQL: always the newest release, and release 15 on request."""
 
 import datetime as dt
+from collections import Counter
 from decimal import Decimal
 
 import pytest
@@ -126,6 +127,17 @@ class TestPostgresql(EmbeddedBasis, EngineContract):
 
     adapter = PostgresqlEngine
     facts = FACTS
+
+    @pytest.mark.parametrize("fact", TYPES, ids=lambda fact: fact.name)
+    async def test_values_of_many_rows_are_those_of_few(self, engine: Engine, fact: TypeFact) -> None:
+        """Columns of many rows are converted in another way than those of a few."""
+        async with engine.session(USER, NO_OPTIONS) as session:
+            for sql in fact.setup:
+                await run(session, sql)
+            few = await run(session, fact.sql)
+            many = await run(session, f"SELECT few.* FROM ({fact.sql}) AS few, generate_series(1, 150)")
+        assert many.columns == few.columns
+        assert Counter(map(repr, many.rows)) == dict.fromkeys(map(repr, few.rows), 150)
 
 
 @pytest.mark.engine("postgresql15")

@@ -34,7 +34,6 @@ from queryserver.engines.postgresql.values import (
     read_nested,
 )
 from queryserver.engines.postgresql.wire import (
-    CHUNK_BYTES,
     NO_MODIFIER,
     CompletionTap,
     Field,
@@ -257,7 +256,7 @@ class PostgresqlStatement(DriverStatement):
             raise_if_stopped()
             # No transaction is opened here, because the server would then refuse a COMMIT inside a procedure. A
             # procedure's result is a single row.
-            connection.rows.collect()
+            connection.rows.collect(in_chunks=False)
             with (
                 replace_cancellation(self._canceled),
                 refusals(connection.rows, self._names),
@@ -358,7 +357,7 @@ class _CollectingPortal(Portal):
     async def rows(self, count: int) -> WireRows:
         """Return the rows of the current request that have arrived, or else request at most `count` rows."""
         if self._request is None:
-            self._receiver.collect(CHUNK_BYTES)
+            self._receiver.collect(in_chunks=True)
             self._request = asyncio.create_task(self._send(count), name="rows-request")
             self._request.add_done_callback(_mark_as_seen)
         try:

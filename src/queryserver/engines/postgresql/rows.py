@@ -118,10 +118,7 @@ def _plain_columns(data: bytes, starts: Sequence[int], formats: Sequence[WireFor
             column.append(data[at : at + size] if one.number is None else one.number.unpack_from(data, at)[0])
             at += size
     for column, one in zip(columns, formats, strict=True):
-        if one.number is None:
-            yield pa.array(column, pa.binary()).cast(one.arrow)
-        else:
-            yield pa.array(column, one.arrow)
+        yield pa.array(column, one.arrow)
 
 
 class _Fields:

@@ -120,9 +120,13 @@ class RowReceiver(Tap):
         """Limit values to `cell_bytes`, and rows and other messages to a small multiple of it."""
         self._cell_bytes = cell_bytes
 
-    def collect(self, chunk_bytes: int | None = None) -> None:
-        """Collect the rows of the next request. The connection is not read further while a full chunk waits."""
-        self._rows, self._chunk_bytes, self._is_dropping = WireRows(), chunk_bytes, False
+    def collect(self, *, in_chunks: bool) -> None:
+        """Collect the rows of the next request, all together or in chunks.
+
+        The connection is not read further while a full chunk waits to be taken.
+        """
+        self._chunk_bytes = CHUNK_BYTES if in_chunks else None
+        self._rows, self._is_dropping = WireRows(), False
 
     async def full_chunk(self, request: asyncio.Task[None]) -> WireRows | None:
         """Wait for a full chunk and return it; None if the request ends first. `take_rest` then returns its rows."""
