@@ -3,8 +3,9 @@
 It uses these names:
 
 - The arguments of `Connection`: asyncpg documents that `connect` accepts a subclass, but not that the constructor's
-  first arguments are the protocol and the transport. The engine inserts a filter between them, which limits row sizes
-  and reads type modifiers, because asyncpg accepts rows of any size and discards the modifiers.
+  first arguments are the protocol and the transport. The engine inserts a filter between them, which collects the rows,
+  limits their sizes and reads type modifiers: asyncpg makes a Python object of each value, accepts rows of any size and
+  discards the modifiers.
 - `ConnectionSettings.set_builtin_type_codec` and `register_data_types`: the documented methods query the catalog for
   each type, which takes milliseconds on each new connection, and reject some types.
 - `PreparedStatement._state`, and `Cursor`'s constructor, `_bind_exec`, `_exec`, `_exhausted`, `_close_portal` and
