@@ -19,7 +19,7 @@ from queryserver.engines.protocol import EngineSession, SessionOptions
 from queryserver.engines.sqlite import TEMPORARY_DIRECTORY
 from queryserver.engines.sqlite.connection import SqliteConnection, temporary_bytes
 from queryserver.engines.sqlite.database import SqliteDatabase
-from queryserver.engines.storage_watch import StorageLimits
+from queryserver.engines.storage_watch import StorageLimits, StorageWatch
 from queryserver.identity.model import User
 from queryserver.platform.machine_limits import NO_FLOOR, DiskFloor
 
@@ -222,3 +222,23 @@ async def test_sqlite_write_ahead_log_shrinks_after_canceled_statement(tmp_path:
         assert log.stat().st_size < 16 * MIB
         assert (await run(other, "SELECT n FROM kept")).cell == 7
     await engine.close()
+
+
+def test_files_far_below_the_quota_are_measured_once_per_interval(tmp_path: Path) -> None:
+    sizes: list[int] = []
+    size = 4
+
+    def measure() -> int:
+        sizes.append(size)
+        return size
+
+    watch = StorageWatch(tmp_path, measure, StorageLimits(quota_bytes=10))
+    assert watch._allowed_bytes() == 10
+    size = 20
+    watch._measured_at += 60
+    assert watch._allowed_bytes() == 10
+    watch._measured_at -= 120
+    assert watch._allowed_bytes() == 20
+    size = 25
+    assert watch._allowed_bytes() == 25
+    assert sizes == [4, 20, 25]

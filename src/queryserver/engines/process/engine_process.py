@@ -189,7 +189,9 @@ class EngineProcess:
         ours, theirs = socket.socketpair()
         channel = AsyncChannel(ours, max_content_bytes=self._frame_bytes)
         message = {"kind": "session", "session": number, "is_loader": is_loader}
-        request = self._send_control(message, packed((user_id, options)), descriptors=[theirs.fileno()])
+        # A plain tuple, because the process takes twice as long to decode the options' class.
+        sent = packed((user_id, options.database, dict(options.settings)))
+        request = self._send_control(message, sent, descriptors=[theirs.fileno()])
         sending = asyncio.create_task(request, name="engine-process-session")
         # The descriptor is closed only after it has been sent, even if the caller is canceled. Otherwise, its number
         # could be reused for another file before it is sent.

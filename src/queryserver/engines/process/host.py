@@ -220,7 +220,8 @@ class _Session:
                 self._channel.close()
 
     def _working_on(self, request: int | None) -> None:
-        self._addresses_before = address_space_bytes()
+        if request is not None:
+            self._addresses_before = address_space_bytes()
         with self._at_work:
             self._request = request
 
@@ -402,7 +403,8 @@ class Host:
             case "session":
                 (descriptor,) = frame.descriptors
                 channel = Channel(socket.socket(fileno=descriptor))
-                user_id, options = unpacked(frame.content, tuple)
+                user_id, database, settings = unpacked(frame.content, tuple)
+                options = SessionOptions(database=database, settings=settings)
                 session = _Session(self._database, channel, number, self._forget, self._are_others_busy)
                 with self._lock:
                     self._sessions[number] = session

@@ -294,10 +294,9 @@ async def open_connection(
     is_loader: bool = False,
 ) -> AsyncGenerator[tuple[Connection, Frame]]:
     """Open a session in a process. Yield the session's connection and first frame. Raises domain errors."""
-    sent = SessionOptions(database=options.database, settings=dict(options.settings))
     answer = None if requests is None else requests.answer
     try:
-        async with process.session(user_id, sent, answer, is_loader=is_loader) as (number, channel, first):
+        async with process.session(user_id, options, answer, is_loader=is_loader) as (number, channel, first):
             yield Connection(process, number, channel, user_id, slots, losses, requests), first
     finally:
         if requests is not None:
