@@ -159,9 +159,10 @@ def detect_file_type(sample: bytes, *, is_whole: bool, encoding: str | None = No
     records = _record_file_type(sample)
     if records is not None:
         return records
-    text = _decode_sample(sample, is_whole, encoding)
-    if text is None:
+    found = _decode_sample(sample, is_whole, encoding)
+    if found is None:
         return FileType.EXCEL
+    text, _ = found
     # JSON is UTF-8; a NUL byte indicates UTF-16.
     if b"\0" not in sample and _is_json_lines(text, is_whole, of="{"):
         return FileType.NDJSON
@@ -192,33 +193,47 @@ def detect_declared_type(sample: bytes, *, is_whole: bool, encoding: str | None 
     Unlike `detect_file_type`, accepts any text, even markup. Raises format_mismatch for a binary record file, and the
     errors of `detect_file_type`.
     """
+    is_workbook = declared_text_encoding(sample, is_whole=is_whole, encoding=encoding) is None
+    return FileType.EXCEL if is_workbook else FileType.DELIMITED
+
+
+def declared_text_encoding(sample: bytes, *, is_whole: bool, encoding: str | None = None) -> DetectedEncoding | None:
+    """Return `encoding`, or else the detected encoding, of a file that a client declares to be text.
+
+    Return None if the file has the signature of a workbook. Raises the errors of `detect_declared_type`.
+    """
     records = _record_file_type(sample)
     if records is not None:
         raise format_mismatch(f"The file type is {records}.")
-    text = _decode_sample(sample, is_whole, encoding)
-    return FileType.EXCEL if text is None else FileType.DELIMITED
+    found = _decode_sample(sample, is_whole, encoding)
+    return None if found is None else found[1]
 
 
-def _decode_sample(sample: bytes, is_whole: bool, encoding: str | None) -> str | None:
-    """Decode and trim the sample. Return None if it may be a workbook. Raises file_empty, UnsupportedFormat."""
+def _decode_sample(sample: bytes, is_whole: bool, encoding: str | None) -> tuple[str, DetectedEncoding] | None:
+    """Return the trimmed text of the sample, and its encoding, which is detected if None is given.
+
+    Return None if it may be a workbook. Raises file_empty, UnsupportedFormat.
+    """
     if not sample or sample in _BYTE_ORDER_MARKS or not sample.strip(BLANKS.encode()):
         raise file_empty(_EMPTY_MESSAGE)
     if sample.startswith(_WORKBOOK_SIGNATURES):
         return None
     if sample.startswith(_UNSUPPORTED_SIGNATURES) or _BZIP2.match(sample):
         raise UnsupportedFormat
-    encoding = encoding or detect_encoding(sample, is_whole=is_whole).name
-    text = decoded(sample, encoding, is_whole=is_whole).strip(BLANKS)
+    found = DetectedEncoding(encoding, 1.0) if encoding else detect_encoding(sample, is_whole=is_whole)
+    text = decoded(sample, found.name, is_whole=is_whole).strip(BLANKS)
     if not text:
         raise file_empty(_EMPTY_MESSAGE)
-    return text
+    return text, found
 
 
 def _is_json_lines(text: str, is_whole: bool, *, of: str) -> bool:
     """Return whether every non-blank line is JSON and begins with a character of `of`.
 
-    A last line that may be truncated is ignored.
+    `text` begins with a character that is not blank. A last line that may be truncated is ignored.
     """
+    if text[0] not in of:
+        return False
     lines = [line for line in re.split(r"\r\n|\n|\r", text) if line.strip(BLANKS)]
     if not is_whole and len(lines) > 1:
         lines.pop()

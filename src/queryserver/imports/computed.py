@@ -1,5 +1,5 @@
 """The tasks that detect and preview text files in worker processes. Each takes the beginning of a file and returns a
-JSON-serializable value.
+value that orjson can serialize.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,16 +21,11 @@ from queryserver.formats.cell_types.analysis import (
 from queryserver.formats.cell_types.classes import classify
 from queryserver.formats.cell_types.header import COMPARED_RECORDS, has_header
 from queryserver.formats.cell_types.value_formats import ValueFormats
-from queryserver.formats.delimited.encodings import (
-    CERTAIN_CONFIDENCE,
-    Decoder,
-    DetectedEncoding,
-    decoded,
-    detect_encoding,
-)
+from queryserver.formats.delimited.encodings import CERTAIN_CONFIDENCE, Decoder, decoded
 from queryserver.formats.delimited.records import NO_LINES, Block, BlockReader, RecordReader
 from queryserver.formats.detection import (
     ReadingOptions,
+    declared_text_encoding,
     detect_declared_type,
     detect_delimiters,
     detect_file_type,
@@ -197,8 +192,7 @@ def detect_file(options: Mapping[str, Any], head: bytes) -> object:
 
 
 def preview(options: Mapping[str, Any], head: bytes) -> object:
-    """Return the columns and first rows, EXCEL if the file begins like a workbook, or MORE_NEEDED if `head` is too
-    short.
+    """Return an Analysis, EXCEL if the file begins like a workbook, or MORE_NEEDED if `head` is too short.
 
     The option `reading` is a ReadingOptions as a dict. `is_whole` is set if `head` is the whole file, `is_last` if no
     more of the file will be read.
@@ -230,9 +224,10 @@ def preview(options: Mapping[str, Any], head: bytes) -> object:
     if not form.is_encoding_certain:
         analysis = replace(analysis, warnings=[*analysis.warnings, SampleWarning(WarningCode.ENCODING_UNCERTAIN, 1)])
     comments = (first if blocks is None else blocks).comments
-    read = {"encoding": form.encoding, "delimiters": asdict(form.delimiters), "skipped": asdict(form.skipped)}
-    warnings = [asdict(warning) for warning in (*analysis.warnings, *skipped_lines(form.skipped, comments))]
-    return {**asdict(analysis), **read, "warnings": warnings}
+    warnings = [*analysis.warnings, *skipped_lines(form.skipped, comments)]
+    return replace(
+        analysis, encoding=form.encoding, delimiters=form.delimiters, skipped=form.skipped, warnings=warnings
+    )
 
 
 def _analysis(
@@ -294,10 +289,9 @@ def _text_form(head: bytes, options: Mapping[str, Any]) -> TextForm | None:
     reading = _reading_options(options["reading"])
     sample = head[:SAMPLE_BYTES]
     is_whole: bool = options["is_whole"] and len(head) <= SAMPLE_BYTES
-    if detect_declared_type(sample, is_whole=is_whole, encoding=reading.encoding) is not FileType.DELIMITED:
+    detected = declared_text_encoding(sample, is_whole=is_whole, encoding=reading.encoding)
+    if detected is None:
         return None
-    given = reading.encoding
-    detected = DetectedEncoding(given, 1.0) if given else detect_encoding(sample, is_whole=is_whole)
     encoding = detected.name
     delimiters = reading.delimiters
     if delimiters is None:

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from queryserver.formats.arrow import STRING, ColumnType
@@ -56,7 +57,7 @@ def load(content: bytes, *, skip_rows: int | None = None, **given: Any) -> Loade
     options = {"reading": asdict(reading), "is_whole": True, "is_last": True}
     header: Any = computed.header(options, content)
     has_header: bool = header["has_header"]
-    preview: Any = computed.preview({**options, "has_header": has_header}, content)
+    preview: Any = orjson.loads(orjson.dumps(computed.preview({**options, "has_header": has_header}, content)))
     width = len(preview["columns"])
     reading_as = Delimiters(**preview["delimiters"])
     reader = BlockReader(reading_as, preview["encoding"], width, skipped=SkippedLines(**preview["skipped"]))
@@ -386,7 +387,7 @@ class TestNullWords:
         loaded = load(field_file("na_in_number_columns.csv"))
         assert loaded.has_header
         assert loaded.columns == [("x", "INTEGER"), ("y", "DOUBLE")]
-        assert [column["null_words"] for column in loaded.preview["columns"]] == [("NA",), ("NA",)]
+        assert [column["null_words"] for column in loaded.preview["columns"]] == [["NA"], ["NA"]]
         assert loaded.warnings == {"null_words": (2, [3, 4])}
         assert loaded.rows == [["1", "2.5"], [None, "3"], ["4", None]]
         assert loaded.preview["rows"][1] == ["NA", "3"]

@@ -52,6 +52,7 @@ CERTAIN_CONFIDENCE = 0.8
 _MAX_CONTROLS = 0.01
 _CONTROL = re.compile("[\x00\x04-\x08\x0b\x0e-\x1b\x7f-\x9f]")
 """Control characters except TAB, LF, CR, FF, U+0001-0003 and U+001C-001F."""
+_ASCII_CONTROLS = bytes(code for code in range(128) if _CONTROL.match(chr(code)))
 
 _WESTERN = "cp1252"
 _FAMILIES = {
@@ -336,9 +337,17 @@ def detect_encoding(sample: bytes, *, is_whole: bool) -> DetectedEncoding:
     """Detect the encoding of a text from its first bytes. Raises UnsupportedFormat if the sample is not text."""
     found = _detect(sample, is_whole=is_whole)
     text = decoded(sample, found.name, is_whole=is_whole)
-    if len(_CONTROL.findall(text)) > _MAX_CONTROLS * len(text):
+    if _count_controls(text) > _MAX_CONTROLS * len(text):
         raise UnsupportedFormat
     return found
+
+
+def _count_controls(text: str) -> int:
+    if text.isascii():
+        # `translate` takes a fifth of the time of the pattern.
+        content = text.encode()
+        return len(content) - len(content.translate(None, _ASCII_CONTROLS))
+    return len(_CONTROL.findall(text))
 
 
 def _detect(sample: bytes, *, is_whole: bool) -> DetectedEncoding:
