@@ -25,6 +25,7 @@ from queryserver.formats.table_files import (
     SAMPLE_BYTES,
     SAMPLE_RECORDS,
     SAMPLE_TEXT_BYTES,
+    Delimiters,
     FileType,
     SkippedLines,
 )
@@ -40,6 +41,9 @@ _ANALYSES_BYTES = 16 * 1024 * 1024
 _GROWTH = 4
 """Factor by which the sample grows with each attempt. Repeated processing costs at most a third more in total."""
 
+
+_WARM_UP_SAMPLE = b"id,name,price,day\n" + b"1,a b,2.50,2026-01-31\n" * 200
+"""Large enough that a preview of it uses the functions that a preview of a file uses."""
 
 _adapter = cache(TypeAdapter[Any])
 """Returns the adapter that validates the workers' JSON as a type.
@@ -110,6 +114,12 @@ class Previews:
         self._analyses = LruCache[Hashable, Analysis](_ANALYSES_BYTES, weigh=_analysis_weight)
         self._locks = WeakValueDictionary[Hashable, asyncio.Lock]()
         self._slots = slots
+
+    def warm_up(self, user_id: int) -> None:
+        """Have a worker process ready for the first call about a file that this user is uploading."""
+        reading = ReadingOptions(FileType.CSV, delimiters=Delimiters())
+        options = {"reading": asdict(reading), "has_header": True, "is_whole": True, "is_last": True}
+        self._computations.warm_up(user_id, Task.PREVIEW, options, _WARM_UP_SAMPLE)
 
     async def analysis(self, user_id: int, file: ImportFile, options: ReadingOptions, *, has_header: bool) -> Analysis:
         """Return the file's columns with their types, and its first rows. Also raises separator_required."""

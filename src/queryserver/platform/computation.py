@@ -27,6 +27,13 @@ class ComputationExecutor(Protocol):
         """
         ...
 
+    def warm_up(self, user_id: int, task: Task, options: Mapping[str, Any], content: bytes) -> None:
+        """Run `task` in the background and ignore its outcome, unless a worker process is already running.
+
+        A process takes half a second to start and to load its libraries. The next call then need not wait for it.
+        """
+        ...
+
 
 HEAD = struct.Struct("<cLL")
 """A frame header: the frame kind, and the sizes of the JSON and the content that follow."""

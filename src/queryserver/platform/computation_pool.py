@@ -52,6 +52,7 @@ class ComputationPool:
         self._idle: list[_Worker] = []
         self._running: set[_Worker] = set()
         self._ending: set[asyncio.Task[None]] = set()
+        self._warm_up: asyncio.Task[Any] | None = None
         self._is_closed = False
 
     async def __aenter__(self) -> Self:
@@ -68,6 +69,8 @@ class ComputationPool:
         for worker in running:
             worker.kill()
         await asyncio.gather(*(worker.is_abandoned.wait() for worker in running))
+        if self._warm_up is not None:
+            await asyncio.gather(self._warm_up, return_exceptions=True)
         await asyncio.gather(*self._ending)
 
     @property
@@ -98,6 +101,16 @@ class ComputationPool:
                 self._idle.append(worker)
                 worker.retire_after(self._idle_s, lambda: self._end(worker))
         return _result(kind, answer, task)
+
+    def warm_up(self, user_id: int, task: Task, options: Mapping[str, Any], content: bytes) -> None:
+        is_warming = self._warm_up is not None and not self._warm_up.done()
+        if not (self._idle or self._running or is_warming or self._is_closed):
+            self._warm_up = asyncio.create_task(self._try(user_id, task, options, content), name="warm-up")
+
+    async def _try(self, user_id: int, task: Task, options: Mapping[str, Any], content: bytes) -> None:
+        """Run a task whose outcome does not matter. `run` has logged failures that need attention."""
+        with suppress(QueryServerError, RuntimeError):
+            await self.run(user_id, task, options, content)
 
     async def _unexpected_exit(self, worker: "_Worker", task: Task) -> QueryServerError:
         """Return the error for a worker that exceeded its limits, was killed by the system or crashed."""

@@ -307,6 +307,15 @@ def detection(two_sheets: MemoryWorkbooks) -> Detection:
     return Detection(two_sheets, InlineComputations(), FairSemaphore(4))
 
 
+async def test_warm_up_runs_a_preview_that_succeeds(workbooks: MemoryWorkbooks, threads: Executor):
+    computations = InlineComputations()
+    slots = FairSemaphore(4)
+    Previews(workbooks, computations, FairThreads(threads, FairSemaphore(2)), slots).warm_up(ANA)
+    ((user_id, task, options, content),) = computations.warmed_up
+    found = await computations.run(user_id, task, options, content)
+    assert [column["type"]["base"] for column in found["columns"]] == ["Int32", "String", "Float64", "Date"]
+
+
 async def test_detection_reads_only_the_start_of_a_text(detection: Detection):
     file = MemoryFile(b"a;b\n1;2\n" * 2**20, piece_bytes=64 * 1024)
     found = await detection.metadata(ANA, file)

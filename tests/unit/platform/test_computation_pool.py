@@ -168,3 +168,34 @@ async def test_statement_to_explain_is_the_same_in_process_and_inline(limit, com
 async def test_record_length_limit_is_reported_from_process(computations: ComputationPool):
     with raises_code("record_too_long"):
         await computations.run(ANA, Task.PREVIEW, PREVIEWED, b'"' + b"a" * 1024 * 1024)
+
+
+async def test_warm_up_starts_the_process_that_the_next_call_uses(computations: ComputationPool):
+    computations.warm_up(ANA, Task.PREVIEW, PREVIEWED, b"a,b\n1,2\n")
+    computations.warm_up(ANA, Task.PREVIEW, PREVIEWED, b"a,b\n1,2\n")
+    await until(lambda: len(computations._idle) == 1)
+    (worker,) = computations._idle
+    await computations.run(2, Task.PREVIEW, PREVIEWED, b"a,b\n1,2\n")
+    assert computations._idle == [worker]
+
+
+async def test_warm_up_runs_nothing_if_a_process_is_ready(computations: ComputationPool):
+    await computations.run(ANA, Task.FORMAT, {"dialect": None}, b"select 1")
+    computations.warm_up(ANA, Task.PREVIEW, PREVIEWED, b"a,b\n1,2\n")
+    assert computations._warm_up is None
+
+
+async def test_warm_up_ends_with_the_pool_and_failures_are_ignored(monkeypatch: pytest.MonkeyPatch):
+    async with ComputationPool(processes=1) as computations:
+        computations.warm_up(ANA, Task.HEADER, {}, b"a")  # a bug in the worker
+        await until(lambda: computations._warm_up is not None and computations._warm_up.done())
+        assert await computations.run(ANA, Task.FORMAT, {"dialect": None}, b"select 1") == "SELECT 1"
+    monkeypatch.setattr(processes, "_PROGRAM", "import sys; sys.stdin.buffer.read()")  # a worker that never replies
+    async with ComputationPool(processes=1) as computations:
+        computations.warm_up(ANA, Task.PREVIEW, PREVIEWED, b"a,b\n1,2\n")
+        await until(lambda: bool(computations.running))
+    assert computations._warm_up is not None
+    assert computations._warm_up.done()
+    assert not computations.running
+    async with asyncio.timeout(10):
+        await computations._warm_up

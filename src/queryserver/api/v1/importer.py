@@ -208,7 +208,12 @@ def _dialect(
 
 @router.post("/upload/file", status_code=201, response_model=wire.ImportedFile, responses=failures(403))
 async def upload_import_file(
-    http: Request, user: ImporterUser, uploads: ImportUploadsDep, streams: StreamsDep, metrics: MetricsDep
+    http: Request,
+    user: ImporterUser,
+    uploads: ImportUploadsDep,
+    previews: PreviewsDep,
+    streams: StreamsDep,
+    metrics: MetricsDep,
 ) -> Response:
     """Upload a file for the caller's imports. It expires a day after its last use. Spec §4, Contract importer 3."""
     content_type = bodies.multipart_type(http)
@@ -219,6 +224,7 @@ async def upload_import_file(
         raise errors.MissingParameter(_NO_FILE)
     with streams.slot(user) as slot, metrics.uploads.track_inprogress():
         room_bytes = await uploads.admit(user, length)
+        previews.warm_up(user.id)
         stream = MultipartStream(bodies.pieces(http), content_type)
         try:
             name = await stream.file_name()
