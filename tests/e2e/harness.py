@@ -15,7 +15,7 @@ import httpx
 from tests.fixtures.program import ForkedProcess
 from tests.ports import free_port
 
-ALIVE_WITHIN_S = 60
+ALIVE_WITHIN_S = 120
 STOP_WITHIN_S = 60
 PROGRAM = Path(sys.executable).with_name("queryserver")
 

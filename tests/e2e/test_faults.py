@@ -23,7 +23,7 @@ from queryserver.platform.embedded.cluster import SERVICE_ROLE
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 from queryserver.platform.shutdown import REST_S
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 LASTING = {
     "postgresql": "SELECT pg_sleep(60)",

@@ -9,7 +9,7 @@ from tests.e2e.installation import TAKEN_OVER_WITHIN_S, Installation, Node, even
 
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @pytest.fixture

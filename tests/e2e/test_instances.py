@@ -26,7 +26,7 @@ from tests.timing import at_best, soon
 from queryserver.identity.passwords import Passwords
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from tests.timing import at_best, soon
 
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 MIB = 1024 * 1024
 

@@ -19,7 +19,7 @@ from tests.timing import until
 from queryserver.platform.embedded.cluster import PostgresCluster, find_processes, load_or_create_secrets
 from queryserver.platform.embedded.postgres import recorded_address
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 PROJECT = Path(__file__).resolve().parents[2]
 PASSWORD = re.compile(r"\b[A-Za-z0-9_-]{20}\b")

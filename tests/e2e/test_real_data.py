@@ -13,7 +13,7 @@ import pytest
 import vega_datasets
 from tests.e2e.harness import running_server
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 PASSWORD = "a password for real data"
 DIALECTS = ("duckdb", "sqlite", "postgresql")

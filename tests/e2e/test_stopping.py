@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.harness import ServerProcess, running_server
 from tests.timing import until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 PASSWORD = "a password for stopping"
 ADMINISTRATOR = {"QUERYSERVER_ADMIN_PASSWORD": PASSWORD}

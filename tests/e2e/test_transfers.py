@@ -14,7 +14,7 @@ from tests.fixtures.database import execute
 
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 # Every ten seconds, servers search for transfers whose server has exited.
 TAKEN_OVER_WITHIN_S = 60

@@ -13,7 +13,7 @@ from tests.unit.platform.test_migrations import scripts_with
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 from queryserver.platform.migrations import migrate, newest_revision
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 # All kinds of changes that an expansion may make: columns with defaults in the tables that every call uses, an index,
 # and a table.

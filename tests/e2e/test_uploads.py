@@ -16,7 +16,7 @@ from tests.fixtures.program import run
 
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 PART = 100_000
 

@@ -20,7 +20,7 @@ from tests.ports import free_port
 
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 SECRET_KEY = "QUERYSERVER__DESKTOP__SECRET_KEY"
 WITHIN_S = 90
