@@ -202,8 +202,8 @@ def _execute_body(record: StatementRecord) -> wire.ExecuteResponse | wire.Statem
 
 
 async def execution(http: Request) -> Execution:
-    # The services are no dependencies of their own, because execute would then resolve eight dependencies instead of
-    # one, which takes 60 µs (docs/benchmarks.md).
+    # The services are not dependencies of their own, because resolving eight dependencies takes seven times as long as
+    # resolving one (docs/benchmarks.md).
     services = services_of(http)
     statements = services.statements
     return Execution(
