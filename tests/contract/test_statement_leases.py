@@ -194,6 +194,29 @@ class TestDatabaseLeases(LeasesContract):
             assert await desk.database.value(EXPIRE, 10) == 1
         assert len(await desk.database.fetch("DELETE FROM doomed_results RETURNING 1")) == doomed
 
+    async def test_rest_of_a_result_is_taken_once_with_the_query_that_reads_it(self, desk: DatabaseDesk) -> None:
+        lease, owner = await desk.add(), desk.users[0]
+        inline = Outcome(StatementState.AVAILABLE, has_result_set=True, columns=COLUMNS, rows=3, inline_result=b"rows")
+        assert await desk.finish(lease, inline)
+
+        async def take(rows: int, *, start_row: int | None = None, by: int = owner) -> tuple[bool, int]:
+            found = await desk.records.stored_result(lease.statement_id, start_row=start_row, rows=rows, taken_by=by)
+            assert found is not None
+            assert found.inline == b"rows"
+            return found.is_taken, found.cursor_row
+
+        assert await take(2) == (False, 0), "the page ends before the result"
+        assert await take(3, by=owner + 1) == (False, 0)
+        taken = await asyncio.gather(*(take(3) for _ in range(8)))
+        assert sorted(is_taken for is_taken, _ in taken) == [False] * 7 + [True]
+        assert (True, 0) in taken
+        assert await take(3) == (False, 3), "no rows are left"
+        assert await take(3, start_row=0) == (True, 3)
+        assert await desk.records.close_result(lease.statement_id)
+        found = await desk.records.stored_result(lease.statement_id, start_row=0, rows=3, taken_by=owner)
+        assert found is not None
+        assert not found.is_taken
+
     async def test_result_is_closed_in_one_query_only_with_rights_on_it(self, desk: DatabaseDesk) -> None:
         lease = await desk.add()
         assert await desk.finish(lease, Outcome(StatementState.AVAILABLE))

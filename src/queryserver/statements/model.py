@@ -267,6 +267,8 @@ class StoredResult:
     cursor_row: int
     inline: bytes | None
     segments: Sequence[Segment]
+    is_taken: bool = False
+    """Whether the query that read the record has also moved the cursor to the end of the result."""
 
 
 @dataclass(frozen=True, slots=True)

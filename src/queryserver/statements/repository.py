@@ -66,6 +66,21 @@ select {STATUS}, columns, size_bytes, cursor_row, inline_result,
 from statements where id = $1
 """
 
+# Also moves the cursor to the end if the record contains all remaining rows, they fit the page, and the user owns the
+# statement. The main query reads the row as it was before. If the cursor has been moved since then, the comparison of
+# the two versions fails, so that concurrent calls never take the same rows.
+_TAKE_RESULT = f"""
+with taken as (
+    update statements set cursor_row = read.rows, last_used_at = now()
+    from statements as read
+    where statements.id = $1 and read.id = $1 and statements.cursor_row = read.cursor_row
+        and statements.state = 'available' and statements.inline_result is not null and statements.user_id = $4
+        and read.rows - coalesce($2::bigint, read.cursor_row) between 1 and $3::bigint
+    returning 1
+)
+{_STORED_RESULT.replace("as unused", "as unused, exists (select from taken) as is_taken")}
+"""
+
 _STATUS_BY_ID = f"select {STATUS} from statements where id = $1"
 _STATUSES_BY_ID = f"""
 select n, {STATUS} from unnest($1::uuid[]) with ordinality as requested (key, n) join statements on id = key
@@ -281,15 +296,22 @@ class StatementRecords:
             raise errors.statement_text_expired()
         return row["body"]
 
-    async def stored_result(self, statement_id: UUID, *, start_row: int | None, rows: int) -> model.StoredResult | None:
+    async def stored_result(
+        self, statement_id: UUID, *, start_row: int | None, rows: int, taken_by: int | None = None
+    ) -> model.StoredResult | None:
         """Return where rows [start_row, start_row + rows) are stored. `start_row` defaults to the cursor.
 
-        Also marks the result as used.
+        Also marks the result as used. If the user `taken_by` owns the statement, and the rows are the last ones and
+        stored in the record, also moves the cursor to the end.
         """
-        row = await self._database.row(_STORED_RESULT, statement_id, start_row, rows)
+        if taken_by is None:
+            row = await self._database.row(_STORED_RESULT, statement_id, start_row, rows)
+        else:
+            row = await self._database.row(_TAKE_RESULT, statement_id, start_row, rows, taken_by)
         if row is None:
             return None
-        if row["unused"]:
+        is_taken = taken_by is not None and row["is_taken"]
+        if row["unused"] and not is_taken:
             await self._database.execute("update statements set last_used_at = now() where id = $1", statement_id)
         status = status_from_row(row)
         return model.StoredResult(
@@ -299,6 +321,7 @@ class StatementRecords:
             cursor_row=row["cursor_row"],
             inline=row["inline_result"],
             segments=[Segment(*numbers) for numbers in row["segments"]],
+            is_taken=is_taken,
         )
 
     async def request_cancel(self, statement_id: UUID, *, by: str) -> model.StatementStatus | None:

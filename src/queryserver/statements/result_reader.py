@@ -6,7 +6,7 @@ Also moves cursors. Never calls an engine.
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from concurrent.futures import Executor
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from contextvars import Context
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -363,10 +363,16 @@ class ResultReader:
         return heads
 
     async def _stored(
-        self, operation_id: UUID, *, start_row: int | None, rows: int, user: User | None = None
+        self,
+        operation_id: UUID,
+        *,
+        start_row: int | None,
+        rows: int,
+        user: User | None = None,
+        taken_by: int | None = None,
     ) -> StoredResult:
         """Return where the rows are stored. If `user` is given, check that they own the statement."""
-        stored = await self.records.stored_result(operation_id, start_row=start_row, rows=rows)
+        stored = await self.records.stored_result(operation_id, start_row=start_row, rows=rows, taken_by=taken_by)
         if stored is None:
             raise OperationNotFound(str(operation_id))
         if user is not None:
@@ -374,32 +380,51 @@ class ResultReader:
         return stored
 
     async def _page(self, user: User, operation_id: UUID, request: PageRequest, first: int | None) -> ResultPage:
+        taken_by = user.id if request.start_row is None and request.statement_id is None else None
         while True:
-            stored = await self._stored(operation_id, start_row=first, rows=request.rows, user=user)
-            if stored.status.is_script or request.statement_id is not None:
-                part = await self.part_of(stored.status, request.statement_id)
-                if part is None:
-                    return ResultPage(stored.status, (), _NO_ROWS, first or 0, self.batch_max_bytes)
-                return await self._page(user, part, replace(request, statement_id=None), first)
-            start_row = stored.cursor_row if first is None else first
-            rendered, reservation = _NO_ROWS, None
-            if stored.status.outcome is None and start_row < stored.status.rows:
-                try:
-                    rendered, reservation = await self._render(user, stored, start_row, request)
-                except PathNotFound as error:
-                    # The result was closed or expired after its record was read, or its rows are lost.
-                    stored = await self._stored(operation_id, start_row=start_row, rows=0, user=user)
-                    if stored.status.outcome is None:
-                        raise ServiceUnavailable("The result store cannot be reached.") from error
-                    return ResultPage(stored.status, stored.columns, _NO_ROWS, start_row, self.batch_max_bytes)
-            page = ResultPage(stored.status, stored.columns, rendered, start_row, self.batch_max_bytes, reservation)
+            stored = await self._stored(operation_id, start_row=first, rows=request.rows, taken_by=taken_by)
+            async with self._cursor_back_on_failure(stored):
+                self.access.require_owner(user, stored.status)
+                if stored.status.is_script or request.statement_id is not None:
+                    part = await self.part_of(stored.status, request.statement_id)
+                    if part is None:
+                        return ResultPage(stored.status, (), _NO_ROWS, first or 0, self.batch_max_bytes)
+                    return await self._page(user, part, replace(request, statement_id=None), first)
+                page = await self._read_page(user, stored, request, stored.cursor_row if first is None else first)
+            end_row = page.start_row + page.rows
+            if stored.is_taken:
+                if end_row < stored.status.rows:  # the page is shorter than requested because of its size
+                    await self.cursors.move(operation_id, expected=stored.status.rows, to=end_row)
+                return page
             if request.start_row is not None or (page.rows == 0 and not request.start_over):
                 return page
-            expected = None if request.start_over else start_row
-            if await self.cursors.move(operation_id, expected=expected, to=start_row + page.rows):
+            expected = None if request.start_over else page.start_row
+            if await self.cursors.move(operation_id, expected=expected, to=end_row):
                 return page
-            if reservation is not None:
-                reservation.release()
+            if page.reservation is not None:
+                page.reservation.release()
+
+    @asynccontextmanager
+    async def _cursor_back_on_failure(self, stored: StoredResult) -> AsyncGenerator[None]:
+        """Move the cursor back if the block fails, so that rows that were not delivered are not skipped."""
+        try:
+            yield
+        except Exception:
+            if stored.is_taken:
+                await self.cursors.move(stored.status.id, expected=stored.status.rows, to=stored.cursor_row)
+            raise
+
+    async def _read_page(self, user: User, stored: StoredResult, request: PageRequest, start_row: int) -> ResultPage:
+        rendered, reservation = _NO_ROWS, None
+        if stored.status.outcome is None and start_row < stored.status.rows:
+            try:
+                rendered, reservation = await self._render(user, stored, start_row, request)
+            except PathNotFound as error:
+                # The result was closed or expired after its record was read, or its rows are lost.
+                stored = await self._stored(stored.status.id, start_row=start_row, rows=0, user=user)
+                if stored.status.outcome is None:
+                    raise ServiceUnavailable("The result store cannot be reached.") from error
+        return ResultPage(stored.status, stored.columns, rendered, start_row, self.batch_max_bytes, reservation)
 
     async def _render(
         self, user: User, stored: StoredResult, start_row: int, request: PageRequest

@@ -17,7 +17,7 @@ from tests.fakes.results import MemoryResults
 from queryserver.errors.base import ServiceUnavailable
 from queryserver.errors.files import PathNotFound
 from queryserver.errors.statements import PageRowTooLarge
-from queryserver.formats.arrow import Column, ResultType
+from queryserver.formats.arrow import Column, ResultType, encode
 from queryserver.identity.model import User
 from queryserver.platform.fair_queue import ByteBudget
 from queryserver.results.segments import Segment
@@ -59,7 +59,10 @@ class Recorded:
 
     looks: list[StoredResult]
 
-    async def stored_result(self, statement_id: UUID, *, start_row: int | None, rows: int) -> StoredResult:
+    async def stored_result(
+        self, statement_id: UUID, *, start_row: int | None, rows: int, taken_by: int | None = None
+    ) -> StoredResult:
+        assert taken_by == (ANA.id if start_row is None else None)
         return self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
 
 
@@ -68,6 +71,17 @@ class Unmoved:
 
     async def move(self, statement_id: UUID, *, expected: int | None, to: int) -> bool:
         raise AssertionError
+
+
+class Cursor:
+    """A cursor that accepts every move and records it as (expected row, target row)."""
+
+    def __init__(self) -> None:
+        self.moves: list[tuple[int | None, int]] = []
+
+    async def move(self, statement_id: UUID, *, expected: int | None, to: int) -> bool:
+        self.moves.append((expected, to))
+        return True
 
 
 class Everybody:
@@ -141,6 +155,42 @@ async def page(
         budget=budget or ByteBudget(1 << 27),
     )
     return await reading.page(ANA, OPERATION, PageRequest(10_000, start_row=start_row))
+
+
+@pytest.mark.parametrize(
+    ("is_taken", "max_bytes", "moves"), [(True, 1000, []), (True, 12, [(4, 3)]), (False, 1000, [(2, 4)])]
+)
+async def test_cursor_that_was_moved_by_the_query_is_only_corrected(
+    threads: CountedThreads, is_taken: bool, max_bytes: int, moves: list[tuple[int, int]]
+):
+    cursor = Cursor()
+    got = await inline_page(threads, cursor, is_taken=is_taken, max_bytes=max_bytes)
+    assert (got.start_row, got.start_row + got.rows, cursor.moves) == (2, moves[0][1] if moves else 4, moves)
+
+
+@pytest.mark.parametrize("is_taken", [True, False])
+async def test_failed_page_does_not_skip_its_rows(threads: CountedThreads, is_taken: bool):
+    cursor = Cursor()
+    with pytest.raises(PageRowTooLarge):
+        await inline_page(threads, cursor, is_taken=is_taken, max_bytes=5)
+    assert cursor.moves == ([(4, 2)] if is_taken else [])
+
+
+async def inline_page(threads: CountedThreads, cursor: Cursor, *, is_taken: bool, max_bytes: int) -> ResultPage:
+    """Read from row 2 to the end of a result of four rows."""
+    table = pa.table({"c": ["aaaa", "bbbb", "cccc", "dddd"]})
+    look = StoredResult(status(StatementState.AVAILABLE, 4), (TEXT,), 1, 2, encode(table), (), is_taken=is_taken)
+    reading = ResultReader(
+        records=Recorded([look]),
+        cursors=cursor,
+        results=MemoryResults(),
+        access=Everybody(),
+        signals=StateSignals(),
+        threads=threads,
+        batch_max_bytes=max_bytes,
+        budget=ByteBudget(1 << 27),
+    )
+    return await reading.page(ANA, OPERATION, PageRequest(100))
 
 
 async def test_page_is_joined_from_all_segments(threads: CountedThreads):
