@@ -2,7 +2,8 @@
 
 A row is a DataRow message: a kind, a length and the number of fields, then each field's length (-1 for NULL) and bytes.
 A column is converted at once: the positions of its fields in all rows are an Arrow array, and the bytes at these
-positions are copied together by Arrow's `take`. The machine must be little-endian, as Arrow's wheels are.
+positions are copied together by Arrow's `take`. The rows have less than 2 GiB: a few MiB and one more row. The machine
+must be little-endian, like those for which pyarrow has wheels.
 """
 
 import struct
@@ -17,17 +18,17 @@ from queryserver.engines.record_batches import ColumnReader
 from queryserver.errors.statements import StatementRejected
 from queryserver.formats.arrow import kernels
 
-_POSITION = pa.int32()
-"""The type of a byte position. Rows that are converted together have less than 2 GiB: a few MiB and one more row."""
+_POSITION = pa.int64()
 _WORD = struct.Struct("!i")
 _WORD_BYTES = pa.scalar(_WORD.size, _POSITION)
 _NO_BYTES = pa.scalar(0, _POSITION)
-_HEAD_BYTES = 7
-_MAX_PLAIN_ROWS = 32
+_HEAD_BYTES = pa.scalar(7, _POSITION)
+_UPPER_HALF = pa.scalar(2**32, _POSITION)
+_CODES = {1: "b", 2: "h", 4: "i", 8: "q"}
+"""The codes of `array` for numbers of so many bytes."""
+_MAX_PLAIN_ROWS = 100
 """Up to this number of rows, a loop over the fields takes less time than the calls of Arrow."""
-_PADDING = bytes(8)
-"""Follows the last row, because the bytes after a NULL are read like a value before its length is examined."""
-_EVEN = pa.array(range(0, 20_000, 2), _POSITION)
+_EVEN = pa.array(range(0, 20_000, 2), pa.int32())
 """The even numbers for the largest usual chunk of rows. Making them takes as long as converting five columns."""
 
 
@@ -36,7 +37,7 @@ class WireRows:
 
     def __init__(self) -> None:
         self.pieces = list[bytes]()
-        self.starts = array("i")
+        self.starts = array("q")
         """The position of each row in the joined pieces."""
         self.size = 0
 
@@ -81,7 +82,7 @@ def wire_format(type_oid: int) -> WireFormat:
 
 def wire_columns(rows: WireRows, formats: Sequence[WireFormat]) -> Iterator[pa.Array]:
     """Yield the columns in order. Raises pa.ArrowInvalid if a string is not valid UTF-8."""
-    data = b"".join([*rows.pieces, _PADDING])
+    data = b"".join(rows.pieces)
     if len(rows) <= _MAX_PLAIN_ROWS:
         yield from _plain_columns(data, rows.starts, formats)
         return
@@ -108,7 +109,7 @@ def wire_batch(
 def _plain_columns(data: bytes, starts: Sequence[int], formats: Sequence[WireFormat]) -> Iterator[pa.Array]:
     columns = [list[Any]() for _ in formats]
     for start in starts:
-        at = start + _HEAD_BYTES
+        at = start + _HEAD_BYTES.as_py()
         for column, one in zip(columns, formats, strict=True):
             (size,) = _WORD.unpack_from(data, at)
             at += _WORD.size
@@ -126,85 +127,67 @@ class _Fields:
 
     def __init__(self, data: bytes, starts: "array[int]") -> None:
         self._data = pa.py_buffer(data)
-        self._count = len(starts)
-        self._at = kernels.add(_numbers(starts, _POSITION), pa.scalar(_HEAD_BYTES, _POSITION))
-        is_usual = self._count <= len(_EVEN)
-        self._even = _EVEN.slice(0, self._count) if is_usual else pa.array(range(0, 2 * self._count, 2), _POSITION)
+        self._count = count = len(starts)
+        self._at = kernels.add(_numbers(starts, _POSITION), _HEAD_BYTES)
+        self._even = _EVEN.slice(0, count) if count <= len(_EVEN) else pa.array(range(0, 2 * count, 2), pa.int32())
 
     def strings(self, kind: pa.DataType) -> pa.Array:
-        found = self._values(self._lengths(), kind)
+        found = self._take_values(self._lengths(self._take_lengths()), kind)
         if kind == pa.string():
             found.validate(full=True)
         return found
 
     def numbers(self, kind: pa.DataType, size: int) -> pa.Array:
-        found = self._gather(self._at, kernels.add(self._at, pa.scalar(_WORD.size + size, _POSITION)))
-        raw = memoryview(found.buffers()[2])[: self._count * (_WORD.size + size)]
-        if (values := _without_lengths(raw, size, self._count)) is not None:
-            self._at = kernels.add(self._at, pa.scalar(_WORD.size + size, _POSITION))
-            return _numbers(values, kind)
-        lengths = self._lengths()
-        filled = self._values(lengths, pa.binary()).fill_null(bytes(size))
-        values = array(_CODES[size], memoryview(filled.buffers()[2])[: self._count * size].tobytes())
-        if size > 1:
-            values.byteswap()
-        return _numbers(values, kind, valid=kernels.greater_equal(lengths, _NO_BYTES))
+        words, valid = self._take_lengths(), None
+        if words == _WORD.pack(size) * self._count:
+            begin = self._at
+            self._at = kernels.add(begin, pa.scalar(size, _POSITION))
+            found = self._gather(begin, self._at, pa.binary())
+        else:
+            lengths = self._lengths(words)
+            valid = kernels.greater_equal(lengths, _NO_BYTES)
+            found = self._take_values(lengths, pa.binary()).fill_null(bytes(size))
+        values = array(_CODES[size], _bytes_of(found, self._count * size))
+        values.byteswap()
+        return _numbers(values, kind, valid=valid)
 
-    def _lengths(self) -> pa.Array:
-        words = self._gather(self._at, kernels.add(self._at, _WORD_BYTES))
-        lengths = array("i", memoryview(words.buffers()[2])[: self._count * _WORD.size].tobytes())
+    def _take_lengths(self) -> bytes:
+        """Return the bytes of all lengths, and move on to the values."""
+        begin = self._at
+        self._at = kernels.add(begin, _WORD_BYTES)
+        return _bytes_of(self._gather(begin, self._at, pa.binary()), self._count * _WORD.size)
+
+    def _lengths(self, words: bytes) -> pa.Array:
+        lengths = array("i", words)
         lengths.byteswap()
-        return _numbers(lengths, _POSITION)
+        return _numbers(lengths, pa.int32()).cast(_POSITION)
 
-    def _values(self, lengths: pa.Array, kind: pa.DataType) -> pa.Array:
-        begin, taken = kernels.add(self._at, _WORD_BYTES), self._even
+    def _take_values(self, lengths: pa.Array, kind: pa.DataType) -> pa.Array:
+        """Return values of any lengths, and move on to the next column."""
+        begin, taken = self._at, self._even
         if kernels.min(lengths).as_py() < 0:
-            taken = kernels.if_else(kernels.less(lengths, _NO_BYTES), pa.scalar(None, _POSITION), taken)
+            taken = kernels.if_else(kernels.less(lengths, _NO_BYTES), pa.scalar(None, taken.type), taken)
             lengths = kernels.max_element_wise(lengths, _NO_BYTES)
         self._at = kernels.add(begin, lengths)
         return self._gather(begin, self._at, kind, taken)
 
-    def _gather(
-        self, begin: pa.Array, end: pa.Array, kind: pa.DataType | None = None, taken: pa.Array | None = None
-    ) -> pa.Array:
+    def _gather(self, begin: pa.Array, end: pa.Array, kind: pa.DataType, taken: pa.Array | None = None) -> pa.Array:
         """Copy the bytes from each `begin` to its `end`.
 
         All data is regarded as an array of strings, in which every second string is wanted, and the others lie between
-        them.
+        them. Its bounds are pairs of 32-bit numbers, made as one 64-bit number each.
         """
-        bounds = bytearray(2 * _WORD.size * self._count)
-        places = memoryview(bounds).cast("i")
-        places[0::2] = memoryview(begin.buffers()[1])[: len(bounds) // 2].cast("i")
-        places[1::2] = memoryview(end.buffers()[1])[: len(bounds) // 2].cast("i")
-        buffers = [None, pa.py_buffer(bounds), self._data]
-        everything = pa.Array.from_buffers(kind or pa.binary(), 2 * self._count - 1, buffers)
+        bounds = kernels.add(kernels.multiply(end, _UPPER_HALF), begin).buffers()[1]
+        everything = pa.Array.from_buffers(kind, 2 * self._count - 1, [None, bounds, self._data])
         return everything.take(self._even if taken is None else taken)
 
 
-_CODES = {1: "b", 2: "h", 4: "i", 8: "q"}
-
-
-def _without_lengths(raw: memoryview, size: int, count: int) -> "array[int] | None":
-    """Return the values of fields that all have a length and a number of `size` bytes. None if one of them is NULL."""
-    code = _CODES[min(size, _WORD.size)]
-    parts = array(code, raw.tobytes())
-    each, in_length = len(parts) // count, _WORD.size // parts.itemsize
-    parts.byteswap()
-    for place, expected in enumerate(array(code, _WORD.pack(size))):
-        wanted = array(code, [expected])
-        wanted.byteswap()
-        if parts[place::each].tobytes() != wanted.tobytes() * count:
-            return None
-    if each == in_length + 1:
-        return parts[in_length::each]
-    values = array(code, bytes(size * count))
-    values[0::2], values[1::2] = parts[in_length + 1 :: each], parts[in_length::each]
-    return values
+def _bytes_of(values: pa.Array, size: int) -> bytes:
+    return memoryview(values.buffers()[2])[:size].tobytes()
 
 
 def _numbers(values: "array[Any]", kind: pa.DataType, *, valid: pa.Array | None = None) -> pa.Array:
     validity = None if valid is None else valid.buffers()[1]
     stored = pa.uint8() if kind == pa.bool_() else kind
-    count = len(values) * values.itemsize // (stored.bit_width // 8)
-    found = pa.Array.from_buffers(stored, count, [validity, pa.py_buffer(memoryview(values))])
-    return found.cast(kind)
+    found = pa.Array.from_buffers(stored, len(values), [validity, pa.py_buffer(memoryview(values))])
+    return found if stored == kind else found.cast(kind)
