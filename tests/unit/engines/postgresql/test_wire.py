@@ -29,16 +29,16 @@ class Transport(asyncio.Transport):
     """A transport that still delivers data after it was paused, as TLS does."""
 
     def __init__(self) -> None:
-        self.is_reading = True
+        self.is_paused = False
         self.is_aborted = False
 
     def pause_reading(self) -> None:
-        assert self.is_reading
-        self.is_reading = False
+        assert not self.is_paused
+        self.is_paused = True
 
     def resume_reading(self) -> None:
-        assert not self.is_reading
-        self.is_reading = True
+        assert self.is_paused
+        self.is_paused = False
 
     def is_closing(self) -> bool:
         return self.is_aborted
@@ -87,7 +87,7 @@ async def test_rows_are_kept_from_the_driver(limit: int | None, messages: list[b
     while (chunk := await receiver.full_chunk(request)) is not None:
         chunks.append(chunk)
         assert chunk.starts[-1] <= 100
-    assert transport.is_reading
+    assert not transport.is_paused
     kept = [one for chunk in (*chunks, receiver.take_rest()) for one in split(chunk)]
     assert kept == [one for one in messages if one[:1] == b"D"]
     assert driver.received == b"".join(one for one in messages if one[:1] != b"D")
@@ -122,8 +122,8 @@ def test_dropped_rows_use_no_memory_and_stop_no_reading() -> None:
         receiver.collect(in_chunks=True)
     stream = row(b"x" * 90)
     receiver.data_received(stream * 2 + stream[:20])
-    assert not transport.is_reading
+    assert transport.is_paused
     receiver.drop_rest()
     receiver.data_received(stream[20:] + stream * 5)
-    assert transport.is_reading
+    assert not transport.is_paused
     assert receiver.take_rest().size == 0
