@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.contract.engine_contract import NO_OPTIONS, USER
 from tests.contract.engine_driving import ended, failure, operation, run
+from tests.fixtures.processes import EngineProcessList
 from tests.refusals import raises_code
 
 from queryserver.engines.blocking_drivers import Interrupted
@@ -201,14 +202,15 @@ async def test_locating_an_error_keeps_the_transaction_open(session: EngineSessi
     assert (await failure(session, "SELECT nope FROM t")).location is not None
 
 
-async def test_closed_engine_releases_file_and_ends_process(tmp_path: Path) -> None:
-    before = set(psutil.Process().children())
+async def test_closed_engine_releases_file_and_ends_process(
+    tmp_path: Path, engine_processes: EngineProcessList
+) -> None:
     engine = DuckdbEngine(path="own.duckdb", root=tmp_path)
     async with engine.session(USER, NO_OPTIONS) as session:
         await run(session, "CREATE TABLE t (n INTEGER)")
         await engine.close()
         assert not await session.is_alive()
-    assert not set(psutil.Process().children()) - before
+    assert not engine_processes()
     holder = "import duckdb, sys; duckdb.connect(sys.argv[1]).execute('FROM t')"
     assert await exit_code(holder, tmp_path / "own.duckdb") == 0
 
