@@ -3,21 +3,25 @@
 import datetime as dt
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import contextmanager
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import pytest
 from tests.contract.engine_contract import EngineContract
 from tests.contract.engine_facts import Change, EngineFacts, SessionState, TypeFact
 
-from queryserver.engines.duckdb.engine import DuckdbEngine
+from queryserver.engines.duckdb.engine import DuckdbEngine, duckdb_processes
 from queryserver.engines.duckdb.limits import DuckdbResources
 from queryserver.engines.protocol import Engine
 from queryserver.formats.arrow import ResultType as T
 
+E = TypeVar("E", bound=Engine)
+
+RESOURCES = DuckdbResources(memory_limit="300MB")
 _HOLD_FILE = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print('held', flush=True); sys.stdin.read()"
 
 
@@ -118,13 +122,39 @@ FACTS = EngineFacts(
 )
 
 
+async def engines_of_one_pool(new: Callable[[], E]) -> AsyncGenerator[Callable[[], E]]:
+    """Yield the function while one of its engines is open. Their pool keeps its processes as long as it has engines, so
+    that tests need not start one each, which takes half a second of CPU time.
+    """
+    keeper = new()
+    await keeper.ping()
+    yield new
+    await keeper.close()
+
+
+@pytest.fixture(scope="module")
+async def file_engine(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Callable[[], DuckdbEngine]]:
+    """A function that returns an engine. All engines use one process, which has their file open."""
+    directory, processes = tmp_path_factory.mktemp("duckdb"), duckdb_processes()
+    new = partial(DuckdbEngine, path="facts.duckdb", root=directory, resources=RESOURCES, processes=processes)
+    async for one in engines_of_one_pool(new):
+        yield one
+
+
+@pytest.fixture(scope="module")
+async def memory_engine() -> AsyncGenerator[Callable[[], DuckdbEngine]]:
+    """A function that returns an engine. It uses the spare process that was started for the engine before it."""
+    async for new in engines_of_one_pool(partial(DuckdbEngine, processes=duckdb_processes(), resources=RESOURCES)):
+        yield new
+
+
 class TestDuckdbEngine(EngineContract):
     facts: ClassVar[EngineFacts] = FACTS
     tested_with = "DuckDB 2.0"
 
     @pytest.fixture
-    async def engine(self, tmp_path: Path) -> AsyncGenerator[DuckdbEngine]:
-        engine = DuckdbEngine(path="facts.duckdb", root=tmp_path, resources=DuckdbResources(memory_limit="300MB"))
+    async def engine(self, file_engine: Callable[[], DuckdbEngine]) -> AsyncGenerator[DuckdbEngine]:
+        engine = file_engine()
         yield engine
         await engine.close()
 
@@ -150,8 +180,8 @@ class TestDuckdbInMemory(TestDuckdbEngine):
     }
 
     @pytest.fixture
-    async def engine(self) -> AsyncGenerator[DuckdbEngine]:
-        engine = DuckdbEngine(resources=DuckdbResources(memory_limit="300MB"))
+    async def engine(self, memory_engine: Callable[[], DuckdbEngine]) -> AsyncGenerator[DuckdbEngine]:
+        engine = memory_engine()
         yield engine
         await engine.close()
 

@@ -1,15 +1,17 @@
 """The engine contract for the `sqlite` adapter, with a database file."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
 from tests.contract.engine_contract import EngineContract
 from tests.contract.engine_facts import Change, EngineFacts, SessionState, TypeFact
+from tests.contract.test_duckdb_engine import engines_of_one_pool
 
 from queryserver.engines.protocol import Engine
-from queryserver.engines.sqlite.engine import SqliteEngine
+from queryserver.engines.sqlite.engine import SqliteEngine, sqlite_processes
 from queryserver.formats.arrow import ResultType as T
 from queryserver.sql.parameters import ParameterType
 
@@ -99,13 +101,30 @@ FACTS = EngineFacts(
 )
 
 
+@pytest.fixture(scope="module")
+async def file_engine(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Callable[[], SqliteEngine]]:
+    """A function that returns an engine. All engines use one process, which has their file open."""
+    directory, processes = tmp_path_factory.mktemp("sqlite"), sqlite_processes()
+    async for new in engines_of_one_pool(
+        partial(SqliteEngine, path="facts.sqlite", root=directory, processes=processes)
+    ):
+        yield new
+
+
+@pytest.fixture(scope="module")
+async def memory_engine() -> AsyncGenerator[Callable[[], SqliteEngine]]:
+    """A function that returns an engine. It uses the spare process that was started for the engine before it."""
+    async for new in engines_of_one_pool(partial(SqliteEngine, processes=sqlite_processes())):
+        yield new
+
+
 class TestSqliteEngine(EngineContract):
     facts: ClassVar[EngineFacts] = FACTS
     tested_with = "SQLite of the package apsw"
 
     @pytest.fixture
-    async def engine(self, tmp_path: Path) -> AsyncGenerator[SqliteEngine]:
-        engine = SqliteEngine(path="facts.sqlite", root=tmp_path)
+    async def engine(self, file_engine: Callable[[], SqliteEngine]) -> AsyncGenerator[SqliteEngine]:
+        engine = file_engine()
         yield engine
         await engine.close()
 
@@ -130,7 +149,7 @@ class TestSqliteInMemory(TestSqliteEngine):
     }
 
     @pytest.fixture
-    async def engine(self) -> AsyncGenerator[SqliteEngine]:
-        engine = SqliteEngine()
+    async def engine(self, memory_engine: Callable[[], SqliteEngine]) -> AsyncGenerator[SqliteEngine]:
+        engine = memory_engine()
         yield engine
         await engine.close()
