@@ -317,6 +317,19 @@ async def test_one_of_two_large_uploads_without_overwrite_wins(store, base):
     assert await store.uploads() == []
 
 
+@pytest.mark.parametrize("mebibytes", [1, 6])
+async def test_driver_hashes_no_content_on_the_event_loop(store, base, monkeypatch, mebibytes):
+    hashed, sha256 = list[int](), botocore.auth.sha256
+
+    def recording(part: bytes = b"") -> object:
+        hashed.append(len(part))
+        return sha256(part)
+
+    monkeypatch.setattr(botocore.auth, "sha256", recording)
+    await store.storage.write(f"{base}/big", pieces(mebibytes), overwrite=False)
+    assert max(hashed) < MIB
+
+
 @pytest.mark.security("S10")
 async def test_large_upload_uses_little_memory(store, base):
     await store.storage.write(f"{base}/warm", pieces(11), overwrite=True)

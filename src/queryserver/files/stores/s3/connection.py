@@ -1,13 +1,14 @@
 """The connection to an S3 store: the driver's client, calls with timeouts, and error conversion."""
 
 import asyncio
+import hashlib
 import re
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 from aiobotocore.config import AioConfig
 from aiobotocore.httpsession import AIOHTTPSession
@@ -15,6 +16,8 @@ from aiobotocore.session import get_session
 from aiohttp import ClientError as HttpError
 from aiohttp import ClientResponse, ClientSession
 from botocore import exceptions as botocore_errors
+from botocore.auth import AUTH_TYPE_MAPS, S3SigV4Auth
+from botocore.awsrequest import AWSRequest
 
 from queryserver import errors
 from queryserver.files.model import EntryKind, FileStatus, Scheme, StoragePath, is_escaped_file, names_of
@@ -357,6 +360,9 @@ class S3Connection:
             if self._client is None:
                 self._client = await self._resources.enter_async_context(self._new_client())
                 self._client.meta.events.register("before-call.s3", _suppress_region_redirect)
+                for operation in ("PutObject", "UploadPart"):
+                    self._client.meta.events.register(f"choose-signer.s3.{operation}", _choose_hashed_payload)
+                    self._client.meta.events.register(f"before-sign.s3.{operation}", _hash_payload)
         return self._client
 
     def _new_client(self) -> Any:
@@ -394,6 +400,34 @@ def _configuration(options: S3Options, read_sizes: ReadSizes) -> AioConfig:
 def _suppress_region_redirect(params: Mapping[str, Any], **_further: object) -> None:
     """Mark the call as already redirected, so that the driver does not look up the region of the bucket."""
     params["context"].get("s3_redirect", {})["redirected"] = True
+
+
+_SIGNATURE, _HASHED_SIGNATURE = "s3v4", "s3v4-hashed"
+_DIGEST = "queryserver_payload_sha256"
+
+
+class _HashedPayloadAuth(S3SigV4Auth):
+    """The driver's signature, with the SHA-256 of the payload that `_hash_payload` has computed for the request."""
+
+    def payload(self, request: AWSRequest) -> str:
+        return request.context.get(_DIGEST) or super().payload(request)
+
+
+# The driver documents the events below, but not how to add a signature. `test_s3_objects.py` fails if that changes.
+cast("dict[str, type[S3SigV4Auth]]", AUTH_TYPE_MAPS)[_HASHED_SIGNATURE] = _HashedPayloadAuth
+
+
+def _choose_hashed_payload(signature_version: object, **_further: object) -> str | None:
+    return _HASHED_SIGNATURE if signature_version == _SIGNATURE else None
+
+
+async def _hash_payload(request: AWSRequest, **_further: object) -> None:
+    """Hash the body in a thread. The driver would hash it on the event loop, which blocks the loop for 3 ms per part of
+    5 MiB and takes a third of the loop's time for an upload.
+    """
+    request.context.pop(_DIGEST, None)
+    if isinstance(body := request.data, bytes | bytearray):
+        request.context[_DIGEST] = await asyncio.to_thread(lambda: hashlib.sha256(body).hexdigest())
 
 
 MAX_KEY_BYTES = 1024
