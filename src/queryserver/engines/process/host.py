@@ -6,6 +6,7 @@ each channel. Session threads may block for a long time, but the control thread 
 
 import itertools
 import os
+import queue
 import resource
 import socket
 import sys
@@ -14,6 +15,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
@@ -47,6 +49,7 @@ _FULL, _RETAINED = 0.7, 0.25
 A process that uses more than the first share is considered full. It may be replaced if a failed statement retains more
 than the second share.
 """
+_MAX_IDLE_THREADS = 4
 _OPEN_FILES = 1024
 _NICENESS = 10
 """Niceness that gives the server's event loop priority."""
@@ -137,6 +140,35 @@ class _Reply:
         self.frame: Frame | None = None
 
 
+class SessionThreads:
+    """Threads that each serve one session at a time.
+
+    A few idle threads are kept, because starting and ending a thread for each session takes 5 % of the CPU time of a
+    small statement (docs/benchmarks.md).
+    """
+
+    def __init__(self) -> None:
+        self._idle: list[queue.SimpleQueue[Callable[[], None]]] = []
+        self._lock = threading.Lock()
+
+    def start(self, serve: Callable[[], None]) -> None:
+        """Call `serve` in a thread. Raises RuntimeError if a new thread is needed and cannot be started."""
+        with self._lock:
+            calls = self._idle.pop() if self._idle else None
+        if calls is None:
+            calls = queue.SimpleQueue[Callable[[], None]]()
+            threading.Thread(target=self._run, args=(calls,), daemon=True).start()
+        calls.put(serve)
+
+    def _run(self, calls: "queue.SimpleQueue[Callable[[], None]]") -> None:
+        while True:
+            calls.get()()
+            with self._lock:
+                if len(self._idle) >= _MAX_IDLE_THREADS:
+                    return
+                self._idle.append(calls)
+
+
 class _Session:
     """One session, served by a thread of its own."""
 
@@ -166,11 +198,6 @@ class _Session:
         self._addresses_before = 0
         """The process's address space in bytes when the request started."""
 
-    def start(self, user_id: int, options: SessionOptions, *, is_loader: bool) -> None:
-        threading.Thread(
-            target=self._serve, args=(user_id, options), kwargs={"is_loader": is_loader}, daemon=True
-        ).start()
-
     @property
     def is_busy(self) -> bool:
         return self._request is not None
@@ -199,7 +226,8 @@ class _Session:
             self._send_error(error, ends=False)
         self._channel.close()
 
-    def _serve(self, user_id: int, options: SessionOptions, *, is_loader: bool) -> None:
+    def serve(self, user_id: int, options: SessionOptions, *, is_loader: bool) -> None:
+        """Handle the session's requests until it ends. Runs in the session's thread."""
         try:
             with suppress(ChannelClosed):
                 self._reply(lambda: self._connect(user_id, options, is_loader=is_loader))
@@ -382,6 +410,7 @@ class Host:
         self._control = control
         self._database = database
         self._sessions = dict[int, _Session]()
+        self._threads = SessionThreads()
         self._lock = threading.Lock()
 
     def serve(self) -> None:
@@ -409,7 +438,7 @@ class Host:
                 with self._lock:
                     self._sessions[number] = session
                 try:
-                    session.start(user_id, options, is_loader=frame.message["is_loader"])
+                    self._threads.start(partial(session.serve, user_id, options, is_loader=frame.message["is_loader"]))
                 except RuntimeError:  # no memory for a thread's stack
                     self._forget(number)
                     session.refuse(engine_memory_exceeded())
