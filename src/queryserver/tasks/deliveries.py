@@ -199,6 +199,11 @@ where s.notify is not null and s.state not in ('waiting', 'running')
 order by s.history_id limit 200 for update of s skip locked
 """
 
+_PENDING = """
+select exists (select from statements where notify is not null and state not in ('waiting', 'running')) as has_ended,
+    array(select distinct kind from deliveries where next_try_at <= now()) as kinds
+"""
+
 
 class Outbox:
     """Reads and writes the `deliveries` table. All methods raise DatabaseUnavailable."""
@@ -221,6 +226,11 @@ class Outbox:
     async def record(self, delivery: Delivery, error: str = "", *, pause: timedelta | None = None) -> None:
         """Record the outcome of an attempt. An empty `error` means success; `pause=None` stops retries."""
         await self._database.execute(_RECORD, delivery.key, delivery.tries, clean_message(error), pause)
+
+    async def pending(self) -> tuple[bool, Sequence[str]]:
+        """Return whether `add_ended_statements` has work to do, and the kinds of due deliveries, in one query."""
+        row = await self._database.row(_PENDING)
+        return (row["has_ended"], row["kinds"]) if row else (False, ())
 
     async def add_ended_statements(self, mailed_after: timedelta | None) -> None:
         """Add the deliveries about statements that have ended. `mailed_after=None` disables emails to owners."""
@@ -316,9 +326,12 @@ class Deliveries:
 
         Raises DatabaseUnavailable.
         """
-        await self._outbox.add_ended_statements(self._mailed_after)
+        has_ended, kinds = await self._outbox.pending()
+        if has_ended:
+            await self._outbox.add_ended_statements(self._mailed_after)
         for kind in self._slots:
-            await self._fill(kind)
+            if has_ended or kind.value in kinds:
+                await self._fill(kind)
 
     async def _fill(self, kind: DeliveryKind) -> None:
         if slots := self._slots[kind]:

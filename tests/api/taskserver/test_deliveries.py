@@ -14,9 +14,20 @@ import pytest
 from tests.api.driving import verdict
 from tests.api.taskserver.conftest import WEBHOOK_SECRET, Desktop, Fleet, Mailbox, Receiver, mail_server
 from tests.engines.certificates import Authority
+from tests.fixtures.database import PATIENT
 from tests.timing import TRIES
 
-from queryserver.tasks.deliveries import Delivery, DeliveryKind, Message, NewDelivery, _log_fields, new_deliveries
+from queryserver.platform.database import open_database
+from queryserver.tasks.deliveries import (
+    Deliveries,
+    Delivery,
+    DeliveryKind,
+    Message,
+    NewDelivery,
+    Outbox,
+    _log_fields,
+    new_deliveries,
+)
 from queryserver.tasks.model import Notify
 
 Fleets = Callable[..., Any]
@@ -47,6 +58,14 @@ async def delivered(fleet: Fleet, count: int) -> list[dict[str, Any]]:
 
     await fleet.until(are_done)
     return [dict(row) for row in await fleet.api.database.fetch("select * from deliveries order by created_at, key")]
+
+
+async def test_round_without_work_is_one_query(database_dsn: str) -> None:
+    queries: list[float] = []
+    async with open_database(database_dsn, PATIENT, observe_query=queries.append) as database:
+        kinds: dict[DeliveryKind, Any] = dict.fromkeys(DeliveryKind)
+        await Deliveries(Outbox(database), kinds, kinds, mailed_after=None).round()
+    assert len(queries) == 1
 
 
 @pytest.mark.platform(109)
