@@ -359,9 +359,9 @@ class _CollectingPortal(Portal):
         if self._request is None:
             self._receiver.collect(in_chunks=True)
             self._request = asyncio.create_task(self._send(count), name="rows-request")
-            self._request.add_done_callback(_mark_as_seen)
+            self._request.add_done_callback(self._receiver.end_request)
         try:
-            chunk = await self._receiver.full_chunk(self._request)
+            chunk = await self._receiver.full_chunk()
         except asyncio.CancelledError:
             self._request.cancel()
             raise
@@ -382,12 +382,6 @@ class _CollectingPortal(Portal):
 
     async def _send(self, count: int) -> None:
         await self.request(count)
-
-
-def _mark_as_seen(request: asyncio.Task[None]) -> None:
-    """Prevent a warning about the error of a request whose statement has ended."""
-    if not request.cancelled():
-        request.exception()
 
 
 def column_reader(name: str, declared: DeclaredType) -> ColumnReader:

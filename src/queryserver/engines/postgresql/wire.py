@@ -111,7 +111,8 @@ class RowReceiver(Tap):
         self._chunk_bytes: int | None = None
         self._is_dropping = False
         self._is_paused = False
-        self._delivered: asyncio.Future[None] | None = None
+        self._has_ended = False
+        self._awaited: asyncio.Future[None] | None = None
         self._full = deque[WireRows]()
         self.refusal: SizeViolation | None = None
         """The reason why this receiver closed the connection; None if it did not."""
@@ -126,15 +127,23 @@ class RowReceiver(Tap):
         The connection is not read further while a full chunk waits to be taken.
         """
         self._chunk_bytes = CHUNK_BYTES if in_chunks else None
-        self._rows, self._is_dropping = WireRows(), False
+        self._rows, self._is_dropping, self._has_ended = WireRows(), False, False
 
-    async def full_chunk(self, request: asyncio.Task[None]) -> WireRows | None:
-        """Wait for a full chunk and return it; None if the request ends first. `take_rest` then returns its rows."""
+    async def full_chunk(self) -> WireRows | None:
+        """Wait for a full chunk and return it; None if the request has ended. `take_rest` then returns its rows."""
         if not self._full:
             self._resume()
-            self._delivered = asyncio.get_running_loop().create_future()
-            await asyncio.wait({request, self._delivered}, return_when=asyncio.FIRST_COMPLETED)
+            if not self._has_ended:
+                self._awaited = asyncio.get_running_loop().create_future()
+                await self._awaited
         return self._full.popleft() if self._full else None
+
+    def end_request(self, request: asyncio.Task[None]) -> None:
+        """Note that the request has ended. Its error, if any, counts as seen even if nobody waits for it."""
+        if not request.cancelled():
+            request.exception()
+        self._has_ended = True
+        self._wake_up()
 
     def take_rest(self) -> WireRows:
         """Return the rows collected since the last full chunk, and stop collecting."""
@@ -233,11 +242,14 @@ class RowReceiver(Tap):
         elif self._chunk_bytes is not None and rows.size > self._chunk_bytes:
             self._full.append(rows)
             self._rows = WireRows()
-            if self._delivered is not None and not self._delivered.done():
-                self._delivered.set_result(None)
+            self._wake_up()
             if not self._is_paused and not self._transport.is_closing():
                 self._is_paused = True
                 self._transport.pause_reading()
+
+    def _wake_up(self) -> None:
+        if self._awaited is not None and not self._awaited.done():
+            self._awaited.set_result(None)
 
     def _resume(self) -> None:
         if self._is_paused:

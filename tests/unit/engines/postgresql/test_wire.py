@@ -84,13 +84,33 @@ async def test_rows_are_kept_from_the_driver(limit: int | None, messages: list[b
     chunks = list[WireRows]()
     request = asyncio.create_task(asyncio.sleep(0))
     await request
-    while (chunk := await receiver.full_chunk(request)) is not None:
+    receiver.end_request(request)
+    while (chunk := await receiver.full_chunk()) is not None:
         chunks.append(chunk)
         assert chunk.starts[-1] <= 100
     assert not transport.is_paused
     kept = [one for chunk in (*chunks, receiver.take_rest()) for one in split(chunk)]
     assert kept == [one for one in messages if one[:1] == b"D"]
     assert driver.received == b"".join(one for one in messages if one[:1] != b"D")
+
+
+async def test_full_chunk_and_end_of_request_wake_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "CHUNK_BYTES", 100)
+    receiver = RowReceiver(Driver(), Transport())
+    receiver.collect(in_chunks=True)
+    one = row(b"x" * 60)
+    waiting = asyncio.create_task(receiver.full_chunk())
+    await asyncio.sleep(0)
+    receiver.data_received(one * 3)
+    chunk = await waiting
+    assert chunk is not None
+    assert split(chunk) == [one, one]
+    waiting = asyncio.create_task(receiver.full_chunk())
+    await asyncio.sleep(0)
+    request = asyncio.create_task(asyncio.sleep(0))
+    request.add_done_callback(receiver.end_request)
+    assert await waiting is None
+    assert split(receiver.take_rest()) == [one]
 
 
 def test_rows_of_other_requests_are_passed_on() -> None:
