@@ -3,7 +3,6 @@
 import asyncio
 import re
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
 from dataclasses import dataclass
 from email.errors import MessageError
@@ -281,10 +280,10 @@ class MultipartStream:
         """
         while await self._read():
             while self._parts.waiting_bytes >= PIECE_BYTES:
-                yield self._parts.take()
+                yield self._parts.take(PIECE_BYTES)
         self._require_end()
         while self._parts.waiting_bytes:
-            yield self._parts.take()
+            yield self._parts.take(PIECE_BYTES)
 
     async def _read(self) -> bool:
         piece = await self._next()
@@ -334,23 +333,15 @@ class _StreamedParts(_PartCallbacks):
         self._limits = limits
         self._file_fields = file_fields
         self._leading_fields = leading_fields
-        self._waiting = deque[memoryview]()
+        self._waiting: list[bytes] = []
         self._part_count = 0
         self._names = PartNames("", None)
 
-    def take(self) -> bytes:
-        """Remove and return up to PIECE_BYTES of the buffered content. Each byte is copied once: a piece consists of
-        whole windows, unless a single window is larger than a piece.
-        """
-        taken, left = list[memoryview](), PIECE_BYTES
-        while self._waiting and len(self._waiting[0]) <= left:
-            left -= len(self._waiting[0])
-            taken.append(self._waiting.popleft())
-        if not taken:
-            taken.append(self._waiting[0][:PIECE_BYTES])
-            self._waiting[0] = self._waiting[0][PIECE_BYTES:]
-        piece = b"".join(taken)
-        self.waiting_bytes -= len(piece)
+    def take(self, size: int) -> bytes:
+        joined = self._waiting[0] if len(self._waiting) == 1 else b"".join(self._waiting)
+        piece, rest = joined[:size], joined[size:]
+        self._waiting = [rest] if rest else []
+        self.waiting_bytes = len(rest)
         return piece
 
     def _begin(self) -> None:
@@ -376,7 +367,7 @@ class _StreamedParts(_PartCallbacks):
         size = end - start
         self.content_bytes += size
         if self._names.file_name is not None:
-            self._waiting.append(memoryview(window)[start:end])
+            self._waiting.append(window[start:end])
             self.waiting_bytes += size
             return
         super()._data(window, start, end)
