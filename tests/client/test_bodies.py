@@ -65,9 +65,9 @@ async def answering(answer: Answer, tls: ssl.SSLContext | None = None) -> AsyncG
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def read(url: str, *, timeout_s: float = 60, http: httpx.AsyncClient | None = None) -> bytes:
+async def read(url: str, *, silence_s: float = 60, http: httpx.AsyncClient | None = None) -> bytes:
     http = http or httpx.AsyncClient(trust_env=False)
-    async with http, http.stream("GET", url, timeout=timeout_s) as found:
+    async with http, http.stream("GET", url, timeout=httpx.Timeout(60, read=silence_s)) as found:
         return b"".join([chunk async for chunk in raw_body(found)])
 
 
@@ -146,25 +146,29 @@ async def test_failures_while_reading_are_those_of_httpx():
                 await read(url)
     async with answering(silent) as url:
         with pytest.raises(httpx.ReadTimeout):
-            await read(url, timeout_s=0.3)
+            await read(url, silence_s=0.3)
 
 
 async def test_reader_that_stops_closes_the_connection():
-    is_closed = asyncio.Event()
+    has_begun, is_closed = asyncio.Event(), asyncio.Event()
 
     async def endless(writer: asyncio.StreamWriter) -> None:
         try:
             writer.write(HEAD % (len(BODY) * 1_000_000))
             while True:
+                has_begun.set()
                 writer.write(BODY)
                 await writer.drain()
         finally:
             is_closed.set()
 
     async with answering(endless) as url:
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(read(url), 0.3)
+        reading = asyncio.create_task(read(url))
         async with asyncio.timeout(60):
+            await has_begun.wait()
+            reading.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await reading
             await is_closed.wait()
 
 
