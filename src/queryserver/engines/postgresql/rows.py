@@ -1,4 +1,4 @@
-"""Converts rows from the server's messages to Arrow columns, without a Python object for each value (ADR 83).
+"""Converts rows from the server's messages to Arrow columns, without a Python object for each value (ADR 82).
 
 A row is a DataRow message: a kind, a length and the number of fields, then each field's length (-1 for NULL) and bytes.
 A column is converted at once: the positions of its fields in all rows are an Arrow array, and the bytes at these
