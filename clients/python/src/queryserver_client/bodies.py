@@ -6,7 +6,7 @@ are those of every call. Once the first piece of the body has arrived, all furth
 `Content-Length`, are the rest of the body. They are read from httpx's public response extension `network_stream`, in
 pieces of up to 256 KiB, for 0.03 s of CPU time.
 
-httpx cannot use the connection for another request afterwards. Therefore small bodies are left to httpx, as are those
+httpx cannot use the connection for another request afterward. Therefore small bodies are left to httpx, as are those
 of other transports, of HTTP/2, and of unknown length.
 """
 

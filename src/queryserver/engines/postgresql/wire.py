@@ -139,7 +139,7 @@ class RowReceiver(Tap):
         return self._full.popleft() if self._full else None
 
     def end_request(self, request: asyncio.Task[None]) -> None:
-        """Note that the request has ended. Its error, if any, counts as seen even if nobody waits for it."""
+        """Note that the request has ended. Its error counts as seen, because the statement may have ended."""
         if not request.cancelled():
             request.exception()
         self._has_ended = True

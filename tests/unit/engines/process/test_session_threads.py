@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 from queryserver.engines.process.host import SessionThreads
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 def idle(threads: SessionThreads, count: int) -> None:
     """Wait until this many threads are idle."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while len(threads._idle) < count:
         assert time.monotonic() < deadline
         time.sleep(0.001)
@@ -24,11 +24,11 @@ def served(threads: SessionThreads, sessions: int) -> list[int]:
 
     def serve() -> None:
         ids.append(threading.get_ident())
-        together.wait(PATIENCE_S)
+        together.wait(TIMEOUT_S)
 
     for _ in range(sessions):
         threads.start(serve)
-    together.wait(PATIENCE_S)
+    together.wait(TIMEOUT_S)
     return ids
 
 
@@ -48,7 +48,7 @@ def test_only_a_few_idle_threads_are_kept() -> None:
     before = threading.active_count()
     served(threads, 9)
     idle(threads, 4)
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while threading.active_count() > before + 4:
         assert time.monotonic() < deadline
         time.sleep(0.001)
@@ -68,4 +68,4 @@ def test_idle_thread_keeps_nothing_of_its_last_session() -> None:
     serve: Callable[[], None] = Session().serve
     threads.start(serve)
     del serve
-    assert gone.wait(PATIENCE_S)
+    assert gone.wait(TIMEOUT_S)
