@@ -326,6 +326,9 @@ class TestDatabaseLeases(LeasesContract):
         after = timedelta(milliseconds=120)
         for sent_ahead, queued, started in ((True, after, after), (True, None, None), (False, after, None)):
             lease = await desk.add(sent_ahead=sent_ahead)
+            waiting = await desk.records.read(lease.statement_id)
+            assert waiting is not None
+            assert waiting.status.times.started is None
             if runs_long and queued is not None:
                 assert await desk.leases.mark_running(lease, queued=queued)
             assert await desk.leases.finish(

@@ -195,7 +195,7 @@ class Execution:
             if self.assignment.sent_ahead:
                 within_s = min(_SENT_AHEAD_S, self._seconds_left())
                 await asyncio.wait({work, stop}, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
-                if not (work.done() or stop.done()):
+                if not (work.done() or stop.done() or self.was_sent):
                     await self._record.take_back()
             await asyncio.wait({work, stop}, timeout=self._seconds_left(), return_when=asyncio.FIRST_COMPLETED)
             if not work.done():

@@ -409,7 +409,7 @@ class ResultReader:
         """Move the cursor back if the block fails, so that rows that were not delivered are not skipped."""
         try:
             yield
-        except Exception:
+        except BaseException:  # includes cancellation
             if stored.is_taken:
                 await self.cursors.move(stored.status.id, expected=stored.status.rows, to=stored.cursor_row)
             raise

@@ -94,6 +94,8 @@ def end_from_row(row: Row) -> model.StatementEnd:
 def times_from_row(row: Row) -> model.StatementTimes:
     """Build a statement's times from a row with the columns TIMES."""
     submitted, sent, ended = row["recorded_at"], row["sent_at"], row["ended_at"]
+    if sent == submitted and ended is None:
+        sent = None  # recorded as sent from the start, but not sent yet (ADR 81)
     until = ended or row["read_at"]
     return model.StatementTimes(
         submitted,
@@ -491,7 +493,7 @@ select count(*) from changed
 """)
 
 SENT = NamedQuery.of(f"""
-update statements set sent_at = coalesce(sent_at, now())
+update statements set sent_at = coalesce(nullif(sent_at, recorded_at), now())
 where {FENCED} and state = 'waiting' and cancel_requested_at is null
 """)
 

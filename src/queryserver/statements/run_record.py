@@ -41,6 +41,8 @@ _UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 _SECRET = re.compile(r"(?i)\b(password|passwd|secret|token|credential\w*)(\s*[=:]\s*)('[^']*'|\"[^\"]*\"|\S+)")
 
 _MAX_TEXT_CHARACTERS = 64 * 1024
+_MAX_SENT_AHEAD_S = 1.0
+"""An early record of the send is not used after this time (ADR 81)."""
 
 
 def clean_log_line(line: str) -> str:
@@ -200,8 +202,10 @@ class RunRecord:
         async with self._writing:
             if self.is_settled:
                 return False
-            # Only the first attempt uses the early record. A further attempt checks for cancel requests again.
-            recorded, self._sent_ahead = self._sent_ahead, False
+            # Only the first attempt uses the early record, unless this process was paused since. Otherwise, the write
+            # checks the lease and cancel requests.
+            waited_s = time.monotonic() - self._started_at
+            recorded, self._sent_ahead = self._sent_ahead and waited_s < _MAX_SENT_AHEAD_S, False
             if not (recorded or await self._retried(lambda: self.leases.mark_sent(self._lease))):
                 return False
             self._queued = timedelta(seconds=time.monotonic() - self._started_at)

@@ -126,9 +126,10 @@ class RunnerShutdown:
         """Release an unsent statement to another process. Stop a statement that was sent or is being sent."""
         if not execution.was_sent:
             try:
-                await execution.take_back()
+                async with asyncio.timeout(STATEMENTS_STOPPED_WITHIN_S / 2):  # the database may be unavailable
+                    await execution.take_back()
                 released = await self.leases.release(execution.assignment.lease)
-            except (LeaseLost, DatabaseUnavailable):
+            except (LeaseLost, DatabaseUnavailable, TimeoutError):
                 released = not execution.was_sent
             if released:
                 execution.abandon()

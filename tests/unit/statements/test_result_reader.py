@@ -176,6 +176,17 @@ async def test_failed_page_does_not_skip_its_rows(threads: CountedThreads, is_ta
     assert cursor.moves == ([(4, 2)] if is_taken else [])
 
 
+async def test_canceled_page_does_not_skip_its_rows(threads: CountedThreads, monkeypatch: pytest.MonkeyPatch):
+    async def cancel(*_: object) -> None:
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(ResultReader, "_render", cancel)
+    cursor = Cursor()
+    with pytest.raises(asyncio.CancelledError):
+        await inline_page(threads, cursor, is_taken=True, max_bytes=1000)
+    assert cursor.moves == [(4, 2)]
+
+
 async def inline_page(threads: CountedThreads, cursor: Cursor, *, is_taken: bool, max_bytes: int) -> ResultPage:
     """Read from row 2 to the end of a result of four rows."""
     table = pa.table({"c": ["aaaa", "bbbb", "cccc", "dddd"]})

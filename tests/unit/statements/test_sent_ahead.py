@@ -18,7 +18,7 @@ from queryserver.errors.statements import EngineUnavailable
 from queryserver.identity.model import User
 from queryserver.platform.database import Notices
 from queryserver.platform.settings.editor import EditorSettings
-from queryserver.statements import execution
+from queryserver.statements import execution, run_record
 from queryserver.statements.model import NewStatement, StatementHandle
 from queryserver.statements.open_sessions import OpenSession
 from queryserver.statements.runner import StatementDispatcher
@@ -45,6 +45,7 @@ class _LateEngine(FakeEngine):
 def _long_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Prevents a slow machine from delaying a session until its statement is taken back."""
     monkeypatch.setattr(execution, "_SENT_AHEAD_S", 60)
+    monkeypatch.setattr(run_record, "_MAX_SENT_AHEAD_S", 60)
 
 
 @pytest.fixture
@@ -74,6 +75,12 @@ async def test_statement_recorded_as_sent_is_taken_back_if_its_session_is_late()
     engine.may_open.set()
     await asyncio.wait_for(task, 60)
     assert (entry.state, sends(entry)) == (SUCCESS, ["take_back", "mark_sent"])
+
+
+async def test_old_record_of_the_send_is_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_record, "_MAX_SENT_AHEAD_S", 0)  # as if the process had been paused
+    entry = await Run().to_end("ddl", sent_ahead=True)
+    assert (entry.state, sends(entry)) == (SUCCESS, ["mark_sent"])
 
 
 @pytest.mark.usefixtures("short_wait")
