@@ -11,7 +11,6 @@ import orjson
 from queryserver.errors.base import QueryServerError
 from queryserver.platform import computation as protocol
 from queryserver.platform.confinement import Confinement, confine, limit_processor_time, resident_bytes
-from queryserver.platform.memory import map_blocks_above
 
 Compute = Callable[[Mapping[str, Any], bytes], object]
 
@@ -42,16 +41,6 @@ def load_computation(task: protocol.Task) -> Compute:
 _TRACE_LINES = -20
 _MAX_RESIDENT_BYTES = 160 * 1024 * 1024
 """Memory above which a process exits after its response, because freed memory may not return to the system."""
-
-
-_SMALL_BYTES = 2 * 1024 * 1024
-_MIN_MAPPED_BYTES = 128 * 1024
-"""The size above which blocks are mapped separately, for contents above _SMALL_BYTES.
-
-The memory limit counts address space. If large blocks came from the heap, its gaps would add up to hundreds of MiB for
-a sample of 8 MiB with many columns. For a small content the gaps are small, and mapping its copies one by one would
-take a quarter of the time of a preview: 16 instead of 13 ms for 1 MiB.
-"""
 
 
 def main() -> None:
@@ -87,7 +76,6 @@ def _answer(requests: BinaryIO, payload_bytes: int, content_bytes: int) -> tuple
         # The computation is imported before the content is read, because the content may use up the memory. An import
         # that runs out of memory fails with misleading errors.
         compute = load_computation(protocol.Task(task["task"]))
-        map_blocks_above(_SMALL_BYTES if content_bytes <= _SMALL_BYTES else _MIN_MAPPED_BYTES)
         content = requests.read(content_bytes)
         limit_processor_time(task["limit_s"])
         return protocol.RESULT, compute(task["options"], content)

@@ -25,22 +25,11 @@ def use_one_heap() -> None:
     199 MiB with heaps per thread and 161 MiB with a single heap. Blocks above 16 MiB are mapped separately; otherwise
     the memory of the second password hash (19 MiB) would stay in the heap. Has no effect without glibc.
     """
-    _set_option(_M_ARENA_MAX, 1)
-    map_blocks_above(_MAX_HEAP_BLOCK_BYTES)
-    _set_option(_M_TRIM_THRESHOLD, 2 * _MAX_HEAP_BLOCK_BYTES)
-
-
-def map_blocks_above(size_bytes: int) -> None:
-    """Map larger blocks separately, so that their memory returns to the system when they are freed. Has no effect
-    without glibc.
-    """
-    _set_option(_M_MMAP_THRESHOLD, size_bytes)
-
-
-def _set_option(option: int, value: int) -> None:
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
     if set_option is not None:
-        set_option(option, value)
+        set_option(_M_ARENA_MAX, 1)
+        set_option(_M_MMAP_THRESHOLD, _MAX_HEAP_BLOCK_BYTES)
+        set_option(_M_TRIM_THRESHOLD, 2 * _MAX_HEAP_BLOCK_BYTES)
 
 
 def use_common_heap_for_arrow() -> None:
