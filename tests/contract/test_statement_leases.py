@@ -24,6 +24,7 @@ from queryserver.identity.repository import AccountRepository, NewAccount
 from queryserver.platform.database import Database, open_database
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.results.segments import Segment
+from queryserver.statements import script_repository
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import EngineCheckpoint, Lease, NewStatement, Outcome, SlotLimits, StatementHandle
 from queryserver.statements.repository import StatementRecords
@@ -286,6 +287,17 @@ class TestDatabaseLeases(LeasesContract):
         assert end is not None
         assert end.next_statement is None
         assert (await desk.look(operation)).state is StatementState.CANCELED
+
+    async def test_statement_of_a_script_is_logged_while_the_script_is_changed(self, desk: DatabaseDesk) -> None:
+        operation, part = await self._script(desk)
+        lease = (await desk.orphans(ignore_leases=True))[part]
+        async with desk.database.transaction() as connection:
+            # The log belongs to the operation. If its lines waited for this lock, a cancel request, which then waits
+            # for the statement, would cause a deadlock.
+            await script_repository.lock_operation(connection, operation)
+            async with asyncio.timeout(30):
+                assert await desk.leases.report(lease, progress=None, lines=["one"], start_line=1)
+        assert (await desk.look(operation)).lines[-1:] == ["one"]
 
     async def test_token_limits_are_stored_with_statement(self, desk: DatabaseDesk) -> None:
         token = ApiTokenLimits(uuid4(), "nightly", frozenset({Scope.QUERY, Scope.FILES_READ}), frozenset({"a"}), b"x")

@@ -16,7 +16,7 @@ from queryserver.statements.states import StatementState
 
 _LOCK = """
 select id, cancel_requested_at is not null as is_canceled, canceled_by, statements_count from statements
-where id = $1 for update
+where id = $1 for no key update
 """
 
 _BEGIN = """
@@ -65,7 +65,7 @@ select id from statements as script
 where state in ('waiting', 'running') and is_script and not exists (
     select from statements as part where part.operation_id = script.id and part.state in ('waiting', 'running')
 )
-for update skip locked
+for no key update skip locked
 """
 
 # The last statement that had a result, even if the result has since expired or been closed.

@@ -257,6 +257,8 @@ class PostgresqlStatement(DriverStatement):
             # No transaction is opened here, because the server would then refuse a COMMIT inside a procedure. A
             # procedure's result is a single row.
             connection.rows.collect(in_chunks=False)
+            if not fields:
+                connection.rows.drop_rest()
             with (
                 replace_cancellation(self._canceled),
                 refusals(connection.rows, self._names),
@@ -370,7 +372,8 @@ class _CollectingPortal(Portal):
         request, self._request = self._request, None
         rest = self._receiver.take_rest()
         await request
-        return rest
+        # If the last requested row filled a chunk, the rest is empty, but the portal may have more rows.
+        return rest if rest or self.is_exhausted else await self.rows(count)
 
     async def drop_rest(self) -> None:
         """Wait for the end of the current request, whose rows and error are no longer of interest."""

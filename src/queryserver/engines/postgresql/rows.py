@@ -28,6 +28,7 @@ _CODES = {1: "b", 2: "h", 4: "i", 8: "q"}
 """The codes of `array` for numbers of so many bytes."""
 _MAX_PLAIN_ROWS = 100
 """Up to this number of rows, a loop over the fields takes less time than the calls of Arrow."""
+_MAX_BYTES = 2**31 - 1
 _EVEN = pa.array(range(0, 20_000, 2), pa.int32())
 """The even numbers for the largest usual chunk of rows. Making them takes as long as converting five columns."""
 
@@ -81,7 +82,10 @@ def wire_format(type_oid: int) -> WireFormat:
 
 
 def wire_columns(rows: WireRows, formats: Sequence[WireFormat]) -> Iterator[pa.Array]:
-    """Yield the columns in order. Raises pa.ArrowInvalid if a string is not valid UTF-8."""
+    """Yield the columns in order.
+
+    Raises pa.ArrowInvalid if a string is not valid UTF-8, StatementRejected if a row lacks described fields.
+    """
     data = b"".join(rows.pieces)
     if len(rows) <= _MAX_PLAIN_ROWS:
         yield from _plain_columns(data, rows.starts, formats)
@@ -106,13 +110,23 @@ def wire_batch(
     return pa.RecordBatch.from_arrays(arrays, names=list(names))
 
 
-def _plain_columns(data: bytes, starts: Sequence[int], formats: Sequence[WireFormat]) -> Iterator[pa.Array]:
+def _row_ends(data: bytes, starts: "array[int]") -> "array[int]":
+    return starts[1:] + array("q", [len(data)]) if starts else starts
+
+
+def _malformed_row() -> StatementRejected:
+    return StatementRejected("PostgreSQL sent a row that does not have the described fields.")
+
+
+def _plain_columns(data: bytes, starts: "array[int]", formats: Sequence[WireFormat]) -> Iterator[pa.Array]:
     columns = [list[Any]() for _ in formats]
-    for start in starts:
+    for start, end in zip(starts, _row_ends(data, starts), strict=True):
         at = start + _HEAD_BYTES.as_py()
         for column, one in zip(columns, formats, strict=True):
-            (size,) = _WORD.unpack_from(data, at)
+            size = _WORD.unpack_from(data, at)[0] if at + _WORD.size <= end else end
             at += _WORD.size
+            if at + size > end or (one.number is not None and size not in (one.number.size, -1)):
+                raise _malformed_row()
             if size < 0:
                 column.append(None)
                 continue
@@ -126,9 +140,12 @@ class _Fields:
     """The fields of one column in all rows. Reading a column moves on to the next one."""
 
     def __init__(self, data: bytes, starts: "array[int]") -> None:
+        if len(data) > _MAX_BYTES:
+            raise _malformed_row()
         self._data = pa.py_buffer(data)
         self._count = count = len(starts)
         self._at = kernels.add(_numbers(starts, _POSITION), _HEAD_BYTES)
+        self._ends = _numbers(_row_ends(data, starts), _POSITION)
         self._even = _EVEN.slice(0, count) if count <= len(_EVEN) else pa.array(range(0, 2 * count, 2), pa.int32())
 
     def strings(self, kind: pa.DataType) -> pa.Array:
@@ -146,6 +163,8 @@ class _Fields:
         else:
             lengths = self._lengths(words)
             valid = kernels.greater_equal(lengths, _NO_BYTES)
+            if set(kernels.unique(lengths).to_pylist()) - {-1, size}:
+                raise _malformed_row()
             found = self._take_values(lengths, pa.binary()).fill_null(bytes(size))
         values = array(_CODES[size], _bytes_of(found, self._count * size))
         values.byteswap()
@@ -175,8 +194,10 @@ class _Fields:
         """Copy the bytes from each `begin` to its `end`.
 
         All data is regarded as an array of strings, in which every second string is wanted, and the others lie between
-        them. Its bounds are pairs of 32-bit numbers, made as one 64-bit number each.
+        them. Its bounds are pairs of 32-bit numbers, made as one 64-bit number each. Arrow does not check them.
         """
+        if not kernels.all(kernels.less_equal(end, self._ends)).as_py():
+            raise _malformed_row()
         bounds = kernels.add(kernels.multiply(end, _UPPER_HALF), begin).buffers()[1]
         everything = pa.Array.from_buffers(kind, 2 * self._count - 1, [None, bounds, self._data])
         return everything.take(self._even if taken is None else taken)

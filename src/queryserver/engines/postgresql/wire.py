@@ -106,6 +106,7 @@ class RowReceiver(Tap):
         self._cell_bytes: int | None = None
         self._header = b""
         self._kind, self._rest = b"", 0
+        self._is_kept = False  # whether the current message is a row whose header asyncpg has not received
         self._cells: _CellSizeCheck | None = None
         self._rows: WireRows | None = None
         self._chunk_bytes: int | None = None
@@ -182,7 +183,8 @@ class RowReceiver(Tap):
                 self._header, size = data[at:], at
             else:
                 self._begin_message(*_HEADER.unpack_from(data, at))
-                if self._rows is not None and self._kind == _DATA_ROW:
+                self._is_kept = self._rows is not None and self._kind == _DATA_ROW
+                if self._rows is not None and self._is_kept:
                     self._pass_on(data[begin:at])
                     begin = at + _HEADER.size
                     self._rows.starts.append(self._rows.size)
@@ -228,12 +230,12 @@ class RowReceiver(Tap):
         self._rest -= len(piece)
         if self._cells is not None:
             self._check(self._cells, piece)
-        rows = self._rows
-        if rows is None or self._kind != _DATA_ROW:
+        if not self._is_kept:
             return begin
-        rows.add(piece)
-        if not self._rest:
-            self._end_row(rows)
+        if (rows := self._rows) is not None:  # otherwise, collecting has stopped in the middle of the row
+            rows.add(piece)
+            if not self._rest:
+                self._end_row(rows)
         return end
 
     def _end_row(self, rows: WireRows) -> None:
