@@ -2,16 +2,17 @@
 
 import datetime as dt
 from collections import Counter
+from contextlib import aclosing
 from decimal import Decimal
 
 import pytest
 from tests.contract.engine_contract import NO_OPTIONS, USER, EngineContract
-from tests.contract.engine_driving import run
+from tests.contract.engine_driving import count_rows, ended, operation, run
 from tests.contract.engine_facts import Change, EngineFacts, SessionState, TypeFact
 from tests.contract.postgresql_basis import EmbeddedBasis, Release15Basis
 
 from queryserver.engines.postgresql.engine import PostgresqlEngine
-from queryserver.engines.protocol import Engine
+from queryserver.engines.protocol import Engine, EngineSession
 from queryserver.formats.arrow import ResultType
 
 UTC = dt.UTC
@@ -138,6 +139,26 @@ class TestPostgresql(EmbeddedBasis, EngineContract):
             many = await run(session, f"SELECT few.* FROM ({fact.sql}) AS few, generate_series(1, 150)")
         assert many.columns == few.columns
         assert Counter(map(repr, many.rows)) == dict.fromkeys(map(repr, few.rows), 150)
+
+    @pytest.mark.parametrize(("width", "rows"), [(32_760, 1000), (32_880, 1000), (100_000, 1000), (9_000_000, 8)])
+    async def test_no_row_is_lost_if_the_last_row_of_a_request_fills_a_chunk(
+        self, session: EngineSession, width: int, rows: int
+    ) -> None:
+        """256 rows, which are requested first, have just over 8 MiB, or a single row has."""
+        async with operation(session, f"SELECT repeat('x', {width}) FROM generate_series(1, {rows})") as handle:
+            await ended(session, handle)
+            assert await count_rows(session, handle) == rows
+
+    async def test_connection_is_used_again_after_a_result_was_left_in_the_middle_of_a_row(
+        self, session: EngineSession
+    ) -> None:
+        process = (await run(session, "SELECT pg_backend_pid()")).rows
+        for _ in range(10):
+            async with operation(session, "SELECT repeat('x', 300000) FROM generate_series(1, 1000)") as handle:
+                await ended(session, handle)
+                async with aclosing(session.batches(handle)) as batches:  # type: ignore[type-var]
+                    await anext(batches)
+            assert (await run(session, "SELECT pg_backend_pid()")).rows == process
 
 
 @pytest.mark.engine("postgresql15")

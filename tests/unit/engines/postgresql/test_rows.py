@@ -95,6 +95,25 @@ def test_text_that_is_not_utf8_is_refused_with_the_name_of_its_column(count: int
         wire_batch(rows, ["id", "note"], [wire_format(INT), wire_format(TEXT)], readers)
 
 
+@pytest.mark.parametrize("count", [1, 300])
+@pytest.mark.parametrize("place", [0, 150, 299])
+@pytest.mark.parametrize("field", [struct.pack("!i", 9_000) + b"text", struct.pack("!i", 2) + b"\1\2", b""],
+    ids=["longer than its row", "of another size", "missing"])  # fmt: skip
+def test_row_without_the_described_fields_is_refused(count: int, place: int, field: bytes):
+    """A server, or a proxy in front of it, may be faulty. Arrow would read memory beyond the rows."""
+    rows = WireRows()
+    for number in range(count):
+        is_wrong = number == min(place, count - 1)
+        body = struct.pack("!h", 2) + encoded(TEXT, "text") + (field if is_wrong else encoded(INT, number))
+        rows.starts.append(rows.size)
+        rows.add(b"D" + struct.pack("!i", len(body) + 4) + body)
+    for formats in ([TEXT, INT], [TEXT, TEXT]):
+        if formats == [TEXT, TEXT] and len(field) == 6:
+            continue  # a text may have two bytes
+        with pytest.raises(StatementRejected, match="does not have the described fields"):
+            list(wire_columns(rows, [wire_format(oid) for oid in formats]))
+
+
 def test_types_without_a_binary_format_of_ours_arrive_as_text():
     assert wire_format(3802).arrow == pa.string()
     assert wire_format(99_999).arrow == pa.string()

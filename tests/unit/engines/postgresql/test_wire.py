@@ -94,6 +94,19 @@ async def test_rows_are_kept_from_the_driver(limit: int | None, messages: list[b
     assert driver.received == b"".join(one for one in messages if one[:1] != b"D")
 
 
+@pytest.mark.parametrize("cut", range(1, 30))
+async def test_row_is_kept_from_the_driver_although_collecting_stops_in_its_middle(cut: int) -> None:
+    driver = Driver()
+    receiver = RowReceiver(driver, Transport())
+    receiver.collect(in_chunks=False)
+    one, end = row(b"x" * 20), message(b"C", b"SELECT 1")
+    receiver.data_received(one[:cut])
+    receiver.take_rest()
+    receiver.data_received(one[cut:] + end)
+    # A row that begins later is passed on whole.
+    assert driver.received == (end if cut >= 5 else one + end)
+
+
 async def test_full_chunk_and_end_of_request_wake_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "CHUNK_BYTES", 100)
     receiver = RowReceiver(Driver(), Transport())
