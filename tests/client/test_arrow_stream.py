@@ -1,4 +1,4 @@
-"""An Arrow stream is decoded in groups of messages, however its bytes arrive (issue 35, 3)."""
+"""An Arrow stream is decoded in groups of messages, however its bytes arrive."""
 
 from collections.abc import AsyncGenerator
 
@@ -62,6 +62,15 @@ def test_group_has_limited_size_and_number_of_messages():
     found = [*groups.feed(stream), *groups.rest()][1:]
     assert groups.is_ended
     assert [len(list(pa.ipc.open_stream(group))) for group in found] == [16] * 6 + [4]
+
+
+@pytest.mark.parametrize("compression", ["lz4", None])
+async def test_small_results_keep_little_memory(compression: str | None):
+    stream = stream_of(table_of(3, repeats=1), rows_per_message=3, compression=compression)
+    before = pa.total_allocated_bytes()
+    kept = [[item async for item in arrow.batches(cut(stream, 1000))] for _ in range(50)]
+    assert pa.total_allocated_bytes() - before < 1024 * 1024
+    assert len(kept) == 50
 
 
 async def test_impossible_length_is_corruption():

@@ -1,4 +1,4 @@
-"""Large bodies are read from the connection of their response (issue 35, 3)."""
+"""Large bodies are read from the connection of their response."""
 
 import asyncio
 import ssl

@@ -143,6 +143,8 @@ class MessageGroups:
     def rest(self) -> "Iterator[pa.Buffer]":
         """Yield the complete messages that belong to no group yet, if there are any."""
         group, has_messages = self._buffer.slice(0, self._whole), self._messages > 0
+        if self._whole < _GROUP_BYTES // 8:  # the batches of a small group must not keep a large buffer in memory
+            group = self._pa.py_buffer(bytes(self._block[: self._whole]))
         self._begin(self._block[self._whole : self._filled])
         if has_messages:
             yield group

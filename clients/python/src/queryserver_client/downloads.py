@@ -42,7 +42,8 @@ class Download:
 
     `size` is the end position, or None until the server reports it. `tag` is the ETag of an earlier response; if the
     file has another ETag, ChangedFile is raised. If `is_framed` is set, a large file is read with less CPU time
-    (`raw_body`). The format of the file must then allow the reader to detect lost bytes.
+    (`raw_body`). The format of the file must then allow the reader to detect lost bytes. If `is_optional` is set, the
+    download fails at once if the user's open streams are at their limit when it begins.
     """
 
     def __init__(
@@ -55,13 +56,15 @@ class Download:
         stop: int | None = None,
         tag: str | None = None,
         is_framed: bool = False,
+        is_optional: bool = False,
     ) -> None:
         self._transport = transport
         self._path = path
         self._params = params
         self._is_part = start > 0 or stop is not None
         self._start, self._stop = start, stop
-        self._is_framed = is_framed
+        self._is_framed = is_framed and transport.has_default_http_transport
+        self._is_optional = is_optional
         self.tag = tag
         """The ETag of the first response."""
         self.position = start
@@ -103,7 +106,10 @@ class Download:
             headers["Range"] = f"bytes={self.position}-{'' if self._stop is None else self._stop - 1}"
             if self.tag:
                 headers["If-Range"] = self.tag
-        return Call("GET", self._path, params=self._params, headers=headers, is_repeatable=True)
+        is_optional = self._is_optional and self.position == self._start
+        return Call(
+            "GET", self._path, params=self._params, headers=headers, is_repeatable=True, is_optional=is_optional
+        )
 
     def _begin(self, response: httpx.Response) -> None:
         if "Range" in response.request.headers and not _starts_at(response, self.position):

@@ -113,6 +113,8 @@ class Transport:
         The time is half the duration after which a proxy broke a held call.
         """
         self._credentials = credentials
+        self.has_default_http_transport = http_transport is None
+        """Whether httpx's own transport is used. The responses of others may only be read as httpx provides them."""
         self._http = httpx.AsyncClient(
             base_url=self.url + API,
             # Loading the CA certificates takes 20 ms, and http:// does not need them.

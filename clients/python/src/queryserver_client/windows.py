@@ -14,8 +14,8 @@ from typing import Any
 
 import anyio
 
-from queryserver_client.downloads import ChangedFile, Download
-from queryserver_client.errors import ConnectionLost
+from queryserver_client.downloads import Download
+from queryserver_client.errors import ConnectionLost, QueryserverError
 from queryserver_client.transport import Transport
 
 WINDOW_BYTES = 8 * 1024 * 1024
@@ -56,8 +56,8 @@ async def windowed(transport: Transport, path: str, params: Mapping[str, Any]) -
 class _Windows:
     """The windows of a stored file that follow the first part, which is read from the stream of the whole file.
 
-    If the server does not send ranges of the same file, for example because a proxy removes the header, the stream of
-    the whole file continues.
+    If the first window fails before its first byte, the stream of the whole file continues. This happens if a proxy
+    removes the header of the range, or if the user's open streams are at their limit.
     """
 
     def __init__(self, transport: Transport, path: str, params: Mapping[str, Any], whole: Download) -> None:
@@ -72,10 +72,11 @@ class _Windows:
         """Begin windows until `count` are being downloaded."""
         while len(self._under_way) < count and (start := next(self._starts, None)) is not None:
             stop = min(start + WINDOW_BYTES, self._size)
-            self._under_way.append(_Window(self._download(start=start, stop=stop), stop))
+            download = self._download(start=start, stop=stop, is_optional=start == self.first)
+            self._under_way.append(_Window(download, stop))
 
     async def are_supported(self) -> bool:
-        """Return whether windows have begun and the first one is a part of the same file."""
+        """Return whether windows have begun and the first one has not failed."""
         return bool(self._under_way) and await self._under_way[0].is_supported()
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
@@ -106,7 +107,7 @@ class _Window:
         self._task = asyncio.create_task(self._read(download, stop), name=_TASK)
 
     async def is_supported(self) -> bool:
-        """Return whether the window is a part of the same file. Waits for its first bytes."""
+        """Return whether the first bytes of the window have arrived. Waits for them."""
         await self._begun.wait()
         return not self._is_refused
 
@@ -129,8 +130,8 @@ class _Window:
                 # Otherwise the next window would not begin where this one ends.
                 message = f"a range of the file ended at byte {download.position} instead of {stop}"
                 raise ConnectionLost(message, is_sent=True)
-        except ChangedFile:
-            self._is_refused = True
+        except QueryserverError:
+            self._is_refused = not self._begun.is_set()
             raise
         finally:
             self._received.put_nowait(None)
