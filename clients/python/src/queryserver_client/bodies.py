@@ -17,7 +17,7 @@ from typing import Any, cast
 import httpcore
 import httpx
 
-_LEAST_BYTES = 1024 * 1024
+_MIN_BYTES = 1024 * 1024
 _READ_BYTES = 1024 * 1024
 
 
@@ -28,7 +28,7 @@ async def raw_body(response: httpx.Response) -> AsyncGenerator[bytes, None]:
     """
     stream, left = response.extensions.get("network_stream"), _length(response)
     async with aclosing(cast("AsyncGenerator[bytes, None]", response.aiter_raw())) as chunks:
-        if stream is None or left < _LEAST_BYTES or response.http_version != "HTTP/1.1":
+        if stream is None or left < _MIN_BYTES or response.http_version != "HTTP/1.1":
             async for chunk in chunks:
                 yield chunk
             return
