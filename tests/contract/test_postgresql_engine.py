@@ -140,6 +140,16 @@ class TestPostgresql(EmbeddedBasis, EngineContract):
         assert many.columns == few.columns
         assert Counter(map(repr, many.rows)) == dict.fromkeys(map(repr, few.rows), 150)
 
+    @pytest.mark.parametrize("encoding", ["LATIN1", "GBK", "UTF8"])
+    async def test_text_is_decoded_with_the_encoding_of_the_session(
+        self, session: EngineSession, encoding: str
+    ) -> None:
+        text = "é" if encoding == "LATIN1" else "通"
+        await run(session, f"SET client_encoding = '{encoding}'")
+        for count in (1, 300):
+            sql = f"SELECT chr({ord(text)}), NULL::text, 7 FROM generate_series(1, {count})"
+            assert (await run(session, sql)).rows == [(text, None, 7)] * count
+
     @pytest.mark.parametrize(("width", "rows"), [(32_760, 1000), (32_880, 1000), (100_000, 1000), (9_000_000, 8)])
     async def test_no_row_is_lost_if_the_last_row_of_a_request_fills_a_chunk(
         self, session: EngineSession, width: int, rows: int

@@ -8,6 +8,7 @@ It uses these names:
   discards the modifiers.
 - `ConnectionSettings.set_builtin_type_codec` and `register_data_types`: the documented methods query the catalog for
   each type, which takes milliseconds on each new connection, and reject some types.
+- `ConnectionSettings.get_text_codec`: asyncpg documents no translation of PostgreSQL's names of encodings.
 - `PreparedStatement._state`, and `Cursor`'s constructor, `_bind_exec`, `_exec`, `_exhausted`, `_close_portal` and
   `_portal_name`: a documented cursor needs an additional round trip before the first rows, treats a short chunk as the
   last one, and cannot be closed before its end.
@@ -85,6 +86,12 @@ class TappedConnection(asyncpg.Connection):
             yield tap
         finally:
             self.transport.set_protocol(self.receiver)
+
+    @property
+    def text_encoding(self) -> str:
+        """The name of Python's codec for text under the session's current `client_encoding`."""
+        settings: Any = self.get_settings()
+        return settings.get_text_codec().name
 
     def decode_as(self, codec: str, oid: int, *, text: bool = False) -> None:
         """Decode values of type `oid` like those of asyncpg's built-in type `codec`.

@@ -88,6 +88,12 @@ async def test_type_can_be_decoded_as_another_type(connection: TappedConnection)
     assert await connection.fetchval("SELECT POINT '(1,2)'") == "(1,2)"
 
 
+async def test_encoding_of_text_follows_the_session(connection: TappedConnection):
+    assert connection.text_encoding == "utf-8"
+    await connection.execute("SET client_encoding = 'LATIN1'")
+    assert connection.text_encoding == "iso8859-1"
+
+
 async def test_received_bytes_pass_through_filters(connection: TappedConnection):
     always = Tap(connection.receiver)
     connection.receive_by(always)

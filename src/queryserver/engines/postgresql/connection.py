@@ -19,7 +19,7 @@ from queryserver.engines.engine_messages import LogLines
 from queryserver.engines.postgresql.catalog import literal
 from queryserver.engines.postgresql.parameters import PostgresqlValues, run_rows
 from queryserver.engines.postgresql.records import RECORD, read_records, record_text
-from queryserver.engines.postgresql.rows import WireFormat, WireRows, wire_batch, wire_format
+from queryserver.engines.postgresql.rows import UTF_8, WireFormat, WireRows, wire_batch, wire_format
 from queryserver.engines.postgresql.values import (
     NESTED,
     DeclaredType,
@@ -225,6 +225,7 @@ class PostgresqlStatement(DriverStatement):
         self._names: Sequence[str] = ()
         self._prepared: PreparedStatement | None = None
         self._formats = tuple[WireFormat, ...]()
+        self._encoding = UTF_8
         self._portal: _CollectingPortal | None = None
         self._owns_transaction = False
         self._in_use = asyncio.Lock()
@@ -247,6 +248,7 @@ class PostgresqlStatement(DriverStatement):
         self._names = [field.name for field in fields]
         self._readers = list(map(column_reader, self._names, declared))
         self._formats = tuple(wire_format(field.type_oid) for field in fields)
+        self._encoding = connection.text_encoding
         if self._parameter_rows is not None:
             raise_if_stopped()
             with statement_errors(started=True):
@@ -313,7 +315,7 @@ class PostgresqlStatement(DriverStatement):
             return rows
 
     def read(self, rows: WireRows) -> pa.RecordBatch:
-        return wire_batch(rows, self._names, self._formats, self._readers)
+        return wire_batch(rows, self._names, self._formats, self._readers, encoding=self._encoding)
 
     async def interrupt(self) -> None:
         if not self._connection.is_closed():
@@ -350,6 +352,7 @@ class _CollectingPortal(Portal):
         super().__init__(connection, prepared, values)
         self._receiver = connection.rows
         self._request: asyncio.Task[None] | None = None
+        self._had_chunk = False  # whether the current request has yielded a chunk
 
     @property
     def is_busy(self) -> bool:
@@ -360,6 +363,7 @@ class _CollectingPortal(Portal):
         """Return the rows of the current request that have arrived, or else request at most `count` rows."""
         if self._request is None:
             self._receiver.collect(in_chunks=True)
+            self._had_chunk = False
             self._request = asyncio.create_task(self._send(count), name="rows-request")
             self._request.add_done_callback(self._receiver.end_request)
         try:
@@ -368,12 +372,16 @@ class _CollectingPortal(Portal):
             self._request.cancel()
             raise
         if chunk is not None:
+            self._had_chunk = True
             return chunk
         request, self._request = self._request, None
         rest = self._receiver.take_rest()
         await request
-        # If the last requested row filled a chunk, the rest is empty, but the portal may have more rows.
-        return rest if rest or self.is_exhausted else await self.rows(count)
+        if rest or self.is_exhausted:
+            return rest
+        if not self._had_chunk:
+            raise asyncpg.InternalClientError("the server sent neither rows nor the end of the result")
+        return await self.rows(count)  # the last requested row filled a chunk
 
     async def drop_rest(self) -> None:
         """Wait for the end of the current request, whose rows and error are no longer of interest."""

@@ -18,6 +18,7 @@ from queryserver.engines.record_batches import ColumnReader
 from queryserver.errors.statements import StatementRejected
 from queryserver.formats.arrow import kernels
 
+UTF_8 = "utf-8"
 _POSITION = pa.int64()
 _WORD = struct.Struct("!i")
 _WORD_BYTES = pa.scalar(_WORD.size, _POSITION)
@@ -81,12 +82,17 @@ def wire_format(type_oid: int) -> WireFormat:
     return _FORMATS.get(type_oid, _STRING)
 
 
-def wire_columns(rows: WireRows, formats: Sequence[WireFormat]) -> Iterator[pa.Array]:
-    """Yield the columns in order.
+def wire_columns(rows: WireRows, formats: Sequence[WireFormat], *, encoding: str = UTF_8) -> Iterator[pa.Array]:
+    """Yield the columns in order. `encoding` is the codec of strings.
 
     Raises pa.ArrowInvalid if a string is not valid UTF-8, StatementRejected if a row lacks described fields.
     """
     data = b"".join(rows.pieces)
+    if encoding != UTF_8:
+        as_bytes = [_BYTES if one is _STRING else one for one in formats]
+        for column, one in zip(wire_columns(rows, as_bytes), formats, strict=True):
+            yield _decoded(column, encoding) if one is _STRING else column
+        return
     if len(rows) <= _MAX_PLAIN_ROWS:
         yield from _plain_columns(data, rows.starts, formats)
         return
@@ -96,18 +102,30 @@ def wire_columns(rows: WireRows, formats: Sequence[WireFormat]) -> Iterator[pa.A
 
 
 def wire_batch(
-    rows: WireRows, names: Sequence[str], formats: Sequence[WireFormat], readers: Sequence[ColumnReader]
+    rows: WireRows,
+    names: Sequence[str],
+    formats: Sequence[WireFormat],
+    readers: Sequence[ColumnReader],
+    *,
+    encoding: str = UTF_8,
 ) -> pa.RecordBatch:
     """Convert rows to an Arrow batch. Raises StatementRejected for a value that its column cannot represent."""
-    arrays, values = list[pa.Array](), wire_columns(rows, formats)
+    arrays, values = list[pa.Array](), wire_columns(rows, formats, encoding=encoding)
     for name, reader in zip(names, readers, strict=True):
         try:
             array = next(values)
         except pa.ArrowInvalid as error:
-            refusal = f'column "{name}" contains text that is not valid UTF-8: convert the column to bytea'
+            refusal = f'column "{name}" contains text that is not valid {encoding.upper()}: convert the column to bytea'
             raise StatementRejected(refusal) from error
         arrays.append(reader.read(array))
     return pa.RecordBatch.from_arrays(arrays, names=list(names))
+
+
+def _decoded(values: pa.Array, encoding: str) -> pa.Array:
+    try:
+        return pa.array([None if one is None else one.decode(encoding) for one in values.to_pylist()], pa.string())
+    except UnicodeDecodeError as error:
+        raise pa.ArrowInvalid(str(error)) from error
 
 
 def _row_ends(data: bytes, starts: "array[int]") -> "array[int]":

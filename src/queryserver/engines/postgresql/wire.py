@@ -134,7 +134,7 @@ class RowReceiver(Tap):
         """Wait for a full chunk and return it; None if the request has ended. `take_rest` then returns its rows."""
         if not self._full:
             self._resume()
-            if not self._has_ended:
+            if not (self._has_ended or self._full):
                 self._awaited = asyncio.get_running_loop().create_future()
                 await self._awaited
         return self._full.popleft() if self._full else None
@@ -215,7 +215,7 @@ class RowReceiver(Tap):
         return at
 
     def _begin_message(self, kind: bytes, length: int) -> None:
-        self._kind, self._rest = kind, length + 1 - _HEADER.size
+        self._kind, self._rest = kind, max(length + 1 - _HEADER.size, 0)  # asyncpg refuses an impossible length
         self._cells = None
         limit = self._cell_bytes
         if limit is None or length <= limit:
@@ -335,7 +335,7 @@ class CompletionTap(Tap):
             elif len(buffer) - at >= _HEADER.size:
                 kind, length = _HEADER.unpack_from(buffer, at)
                 at += _HEADER.size
-                self._rest = length + 1 - _HEADER.size
+                self._rest = max(length + 1 - _HEADER.size, 0)
                 self._tag = bytearray() if kind == _COMMAND_COMPLETE else None
             else:
                 break

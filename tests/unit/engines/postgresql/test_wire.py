@@ -107,6 +107,19 @@ async def test_row_is_kept_from_the_driver_although_collecting_stops_in_its_midd
     assert driver.received == (end if cut >= 5 else one + end)
 
 
+@pytest.mark.parametrize("is_collecting", [True, False])
+@pytest.mark.parametrize("kind", [b"N", b"D"])
+@pytest.mark.parametrize("length", range(4))
+@pytest.mark.timeout(30)
+async def test_impossible_length_does_not_block_the_event_loop(kind: bytes, length: int, is_collecting: bool) -> None:
+    driver = Driver()
+    receiver = RowReceiver(driver, Transport())
+    if is_collecting:
+        receiver.collect(in_chunks=True)
+    receiver.data_received(kind + struct.pack("!I", length) + message(b"C", b"SELECT 1"))
+    assert driver.received.endswith(message(b"C", b"SELECT 1"))
+
+
 async def test_full_chunk_and_end_of_request_wake_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wire, "CHUNK_BYTES", 100)
     receiver = RowReceiver(Driver(), Transport())
