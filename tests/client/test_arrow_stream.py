@@ -50,8 +50,10 @@ async def test_truncated_stream_returns_its_rows_and_fails(size: int):
         with pytest.raises(ConnectionLost):  # noqa: PT012
             async for item in arrow.batches(cut(stream[:end], size)):
                 rows += item.num_rows if isinstance(item, pa.RecordBatch) else 0
-        assert rows == (1000 if end == len(stream) - 8 else rows)
-        assert rows > 300 or end <= 100
+        if end == len(stream) - 8:  # only the end marker is missing
+            assert rows == 1000
+        else:
+            assert rows > 300 or end <= 100
 
 
 def test_group_has_limited_size_and_number_of_messages():

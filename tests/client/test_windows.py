@@ -145,7 +145,6 @@ async def test_result_is_read_whole_if_ranges_are_unavailable(server: Server):
 
 
 async def test_refusal_of_large_result_gives_reason(db: Connection):
-    """The client requests the size with HEAD, and the response to HEAD has no body that could contain the reason."""
     found = await db.query("duckdb", MIXED.format(ROWS), limit=ROWS)
     await found.close()
     with pytest.raises(ApiError) as refused:

@@ -221,7 +221,7 @@ class TestDatabaseLeases(LeasesContract):
     async def test_result_is_closed_in_one_query_only_with_rights_on_it(self, desk: DatabaseDesk) -> None:
         lease = await desk.add()
         assert await desk.finish(lease, Outcome(StatementState.AVAILABLE))
-        for user_id, connectors in ((desk.users[0] + 1, None), (None, []), (desk.users[0], ["elsewhere"])):
+        for user_id, connectors in ((desk.users[0] + 1, None), (None, []), (desk.users[0], ["another"])):
             found = await desk.records.close_available(lease.statement_id, user_id=user_id, connectors=connectors)
             assert found is not None
             assert not found[1]
