@@ -133,11 +133,12 @@ async def test_termination_signal_cancels_statement_and_closes_prompt_session(se
         os.kill(shown.pid, signal.SIGTERM)
         assert await shown.end() == 128 + signal.SIGTERM
         assert "Traceback" not in shown.text
-    # prompt_toolkit runs differently in terminals that have no control sequences.
+    # In terminals that have no control sequences, prompt_toolkit starts its event loop after it has shown the prompt.
     async with terminal(qs, "sql", "mysql", term="dumb") as shown:
         await shown.shows("mysql>")
         os.kill(shown.pid, signal.SIGTERM)
         assert await shown.end() == 128 + signal.SIGTERM
+        assert "Traceback" not in shown.text
     async with connect(server.url, token=qs.environment["QUERYSERVER_TOKEN"]) as db:
         # No session has remained open, because closing all sessions of a type returns null (Contract editor 9.2).
         closed = await db.transport.call("POST", "editor/close_session", {"session": {"type": "mysql"}})

@@ -1,11 +1,12 @@
 """The `qs sql` prompt, which runs statements and commands one after another in one engine session."""
 
+import asyncio
 import os
 import re
 import sys
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from queryserver_client.cli.catalog import Catalog
@@ -175,13 +176,11 @@ def converse(db: "Connection", settings: Settings, *, is_expanded: bool) -> int:
     shell.open_session()
     try:
         session = _prompt_session(shell, settings.connector)
-        leaving = _SignalWatch(session)
         if sys.stdout.isatty():
             print(f"{db.core.transport.url}, {settings.connector}. \\? lists the commands, \\q quits.")
         while True:
             try:
-                with leaving.awaited():
-                    text = session.prompt(pre_run=leaving.exit_if_signaled)
+                text = _input(session)
             except KeyboardInterrupt:
                 continue  # discards the current input
             except EOFError:
@@ -193,41 +192,40 @@ def converse(db: "Connection", settings: Settings, *, is_expanded: bool) -> int:
     return 0
 
 
-class _SignalWatch:
-    """Exits the prompt when a signal arrives."""
+def _input(session: "PromptSession[str]") -> str:
+    """Return what the user enters.
 
-    def __init__(self, session: "PromptSession[str]") -> None:
-        self._app = session.app
-        self._error: SignalExit | None = None
+    SIGTERM and SIGHUP cancel the prompt. If the signal handler raised the exception itself, it could end up in any of
+    prompt_toolkit's tasks and callbacks, and the prompt would continue.
+    """
+    prompt: asyncio.Task[str] | None = None
+    is_canceled = False
 
-    def awaited(self) -> AbstractContextManager[None]:
-        """Return the context in which the prompt must run.
+    def cancel(_error: SignalExit) -> None:
+        nonlocal is_canceled
+        is_canceled = True
+        if prompt is not None:
+            prompt.get_loop().call_soon_threadsafe(prompt.cancel)
 
-        On a dumb terminal, the context does nothing, because prompt_toolkit runs a different application there, which
-        has few tasks.
-        """
-        from prompt_toolkit.utils import is_dumb_terminal  # noqa: PLC0415 only the prompt needs it
+    async def run() -> str:
+        nonlocal prompt
+        prompt = asyncio.current_task()
+        try:
+            if is_canceled:  # the signal arrived before there was a task to cancel
+                raise asyncio.CancelledError
+            return await session.prompt_async()
+        finally:
+            prompt = None
 
-        return nullcontext() if is_dumb_terminal() else passed_to(self.because)
-
-    def because(self, error: SignalExit) -> None:
-        """Make the prompt raise `error`. Called by a signal handler."""
-        self._error = error
-        if self._app.loop is not None:  # if not yet running, `exit_if_signaled` is called when the application starts
-            self._app.loop.call_soon_threadsafe(self.exit_if_signaled)
-
-    def exit_if_signaled(self) -> None:
-        """Exit the application if a signal has arrived. Called in the prompt's event loop."""
-        if self._error is not None and self._app.is_running and not self._app.is_done:
-            self._app.exit(exception=self._error)
+    with passed_to(cancel):
+        return asyncio.run(run())
 
 
 def _prompt_session(shell: Shell, connector: str) -> "PromptSession[str]":
     from prompt_toolkit import PromptSession  # noqa: PLC0415
-    from prompt_toolkit.history import FileHistory, InMemoryHistory  # noqa: PLC0415
+    from prompt_toolkit.history import FileHistory  # noqa: PLC0415
     from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent  # noqa: PLC0415
     from prompt_toolkit.lexers import PygmentsLexer  # noqa: PLC0415
-    from prompt_toolkit.utils import is_dumb_terminal  # noqa: PLC0415
     from pygments.lexers.sql import SqlLexer  # noqa: PLC0415
 
     from queryserver_client.cli.completion import SqlCompleter  # noqa: PLC0415
@@ -250,9 +248,7 @@ def _prompt_session(shell: Shell, connector: str) -> "PromptSession[str]":
         f"{connector}> ",
         multiline=True,
         prompt_continuation=lambda width, _number, _wrapped: "-> ".rjust(width),
-        # On a dumb terminal, the history is not loaded from the file: the task that loads it could receive the
-        # exception of a signal (see `_SignalWatch.awaited`), and such a terminal cannot show suggestions anyway.
-        history=InMemoryHistory() if is_dumb_terminal() else FileHistory(str(history)),
+        history=FileHistory(str(history)),
         completer=SqlCompleter(shell.catalog, [*shell.commands, "\\q"]),
         complete_in_thread=True,
         complete_while_typing=True,
