@@ -17,6 +17,7 @@ from queryserver.identity.limits import RequestLimits, Streams
 from queryserver.identity.users import Users
 from queryserver.imports.build import ImportServices
 from queryserver.platform.metrics import Metrics, MetricsPage
+from queryserver.platform.ownership import Ownership
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.threads import Threads
 from queryserver.search.build import SearchServices
@@ -54,6 +55,7 @@ class Services:
     """The metrics page, or None if metrics are disabled."""
     broker: "RedisBroker | None"
     """The broker, or None if the task server is disabled."""
+    ownership: Ownership
     instances: Instances
     tasks: TaskServices
     scheduling: ScheduleServices

@@ -35,6 +35,7 @@ from queryserver.platform.database import Notices, listening
 from queryserver.platform.fair_queue import ByteBudget
 from queryserver.platform.metrics import NO_METRICS, Metrics, MetricsPage
 from queryserver.platform.migrations import require_usable
+from queryserver.platform.ownership import Load, Ownership
 from queryserver.platform.roles import Role
 from queryserver.platform.settings.sections import TaskServerSettings
 from queryserver.platform.settings.tree import Settings
@@ -54,7 +55,7 @@ from queryserver.statements.build import (
 from queryserver.statements.runner import RunnerHooks
 from queryserver.tasks.build import ScheduleServices, TaskServices, schedule_services, task_services
 from queryserver.tasks.execution import TaskJobs
-from queryserver.tasks.instances import Instances, Load
+from queryserver.tasks.instances import Instances
 
 if TYPE_CHECKING:
     from queryserver.tasks.broker import RedisBroker
@@ -81,6 +82,11 @@ async def open_services(
         metrics = _metrics(settings, registry)
         records = await stack.enter_async_context(open_records(settings, metrics))
         database = records.database
+        ownership = Ownership(
+            database,
+            lease=settings.editor.lease_timeout,
+            heartbeat=timedelta(seconds=settings.desktop.task_server.heartbeat_s),
+        )
         accounts = await stack.enter_async_context(open_accounts(settings, database, metrics))
         engine_builder, stored = EngineBuilder(settings), ConnectorRepository(database, accounts.sealer)
         connectors = _connectors(settings, partial(engines, engine_builder), stored, metrics)
@@ -97,6 +103,7 @@ async def open_services(
             role=role,
             registry=registry,
             records=records,
+            ownership=ownership,
             accounts=accounts,
             engines=engines,
             engine_builder=engine_builder,
@@ -124,6 +131,7 @@ class _ServiceBuilder:
     role: Role
     registry: CollectorRegistry
     records: StoredRecords
+    ownership: Ownership
     accounts: AccountServices
     engines: Callable[[EngineBuilder, Connector], Engine]
     engine_builder: EngineBuilder
@@ -159,6 +167,7 @@ class _ServiceBuilder:
             metrics=resources.metrics,
             metrics_text=self._metrics_page() if settings.desktop.metrics.enable_prometheus else None,
             broker=self.broker,
+            ownership=self.ownership,
             instances=self.instances,
             tasks=self.tasks,
             scheduling=self._scheduling(),
@@ -192,7 +201,7 @@ class _ServiceBuilder:
             self.connectors,
             hooks,
             self.resources,
-            FleetMember(self.role, self.broker),
+            FleetMember(self.role, self.ownership, self.broker),
         ).build()
 
     @cached_property
@@ -285,7 +294,7 @@ def _running(
 ) -> Iterator[Callable[[], AbstractAsyncContextManager[object]]]:
     """Yield the background work of the services, in start order."""
     statements, connectors = services.statements, services.connectors
-    yield partial(services.instances.present, statements.runner.owner, role, partial(_load, services))
+    yield partial(services.ownership.running, role, partial(_load, services), alone=alone)
     if services.metrics_text:
         yield services.metrics_text.running
     if services.broker:

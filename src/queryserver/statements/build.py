@@ -1,8 +1,5 @@
 """Builds all statement services. Administrative commands open only the stored records and results."""
 
-import os
-import secrets
-import socket
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -20,6 +17,7 @@ from queryserver.platform.database import Database, Notices, open_database, requ
 from queryserver.platform.fair_queue import ByteBudget
 from queryserver.platform.metrics import NO_METRICS, Metrics
 from queryserver.platform.migrations import open_service_database, require_usable
+from queryserver.platform.ownership import Ownership
 from queryserver.platform.roles import Role
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.threads import Threads
@@ -139,9 +137,10 @@ class SharedResources:
 
 @dataclass(frozen=True, slots=True)
 class FleetMember:
-    """The role of this process in the fleet, and the message broker if the task server is enabled."""
+    """The role of this process in the fleet, its ownership, and the message broker if the task server is enabled."""
 
     role: Role
+    ownership: Ownership
     broker: Broker | None
 
     @property
@@ -258,9 +257,7 @@ class StatementBuilder:
     def _runner(self) -> Runner:
         desktop, is_worker = self.settings.desktop, self.fleet.role is Role.WORKER
         return Runner(
-            # The random suffix makes the name unique, so that a process with a reused PID is not mistaken for the owner
-            # of an old lease.
-            RunnerInstance(f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(6)}", self.fleet.intake),
+            RunnerInstance(self.fleet.ownership.id, self.fleet.intake),
             leases=self._leases,
             session_records=self.stored.sessions,
             results=self.stored.results,

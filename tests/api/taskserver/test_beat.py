@@ -3,11 +3,13 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from tests.api.taskserver.conftest import Fleet
 
+from queryserver.platform.ownership import Ownership
 from queryserver.platform.roles import Role
 from queryserver.statements.submission import Submission
 
@@ -265,7 +267,7 @@ async def _ended_well(fleet: Fleet, schedule_id: int) -> bool:
 async def test_beat_process_counts_as_running(fleets: Fleets):
     async with fleets(beats=False) as fleet:
         assert not (await fleet.root.get("taskserver/schedules")).json()["beat_running"]
-        async with fleet.api.services.instances.present("beat-1", Role.BEAT):
+        async with Ownership(fleet.api.database, lease=timedelta(seconds=30), name="beat-1").running(Role.BEAT):
             assert (await fleet.root.get("taskserver/schedules")).json()["beat_running"]
 
 

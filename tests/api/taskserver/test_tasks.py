@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
@@ -17,9 +18,9 @@ from tests.api.test_monitoring import Page
 from tests.fixtures.database import new_database
 
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
+from queryserver.platform.ownership import Load, Ownership
 from queryserver.platform.roles import Role
 from queryserver.statements.running_statements import Intake
-from queryserver.tasks.instances import Load
 from queryserver.tasks.model import TaskName
 
 __all__ = ["audited"]  # a fixture
@@ -34,6 +35,7 @@ CALLS = [
 KEYS = {
     "id", "name", "params", "state", "owner", "created", "started", "ended", "progress", "message", "result",
 }  # fmt: skip
+NO_LOAD = Load()
 SERVER = {"task_server": {"enabled": True}, "metrics": {"token": "metrics-token-of-the-tests"}}
 
 
@@ -59,6 +61,11 @@ async def boss(fleet: Api) -> Caller:
     await fleet.database.execute("delete from tasks")
     await fleet.database.execute("delete from statements")
     return await fleet.user("boss", admin=True)
+
+
+def present(fleet: Api, name: str, role: Role, load: Load = NO_LOAD) -> AbstractAsyncContextManager[None]:
+    """Register a process of the given role and load as alive while the context is open."""
+    return Ownership(fleet.database, lease=timedelta(seconds=30), name=name).running(role, lambda: load)
 
 
 async def submitted(caller: Caller, name: str, **params: Any) -> dict[str, Any]:
@@ -119,10 +126,9 @@ class TestStatus:
     @pytest.mark.platform(110)
     async def test_status_counts_queued_tasks_and_names_live_workers(self, fleet: Api, boss: Caller):
         await submitted(boss, "result_cleanup")
-        instances = fleet.services.instances
         async with (
-            instances.present("worker-of-the-test", Role.WORKER, lambda: Load(running=1, capacity=8)),
-            instances.present("beat-of-the-test", Role.BEAT),
+            present(fleet, "worker-of-the-test", Role.WORKER, Load(running=1, capacity=8)),
+            present(fleet, "beat-of-the-test", Role.BEAT),
         ):
             status = (await boss.get("taskserver/status")).json()
             assert (status["enabled"], status["beat_enabled"], status["beat_running"]) == (True, False, True)
@@ -136,7 +142,7 @@ class TestStatus:
             async def are_gone() -> bool:
                 """The update is repeated, because a heartbeat may arrive between the update and the check."""
                 await fleet.database.execute(
-                    "update instances set heartbeat_at = now() - interval '31 s' where kind in ('worker', 'beat')"
+                    "update instances set alive_until = now() - interval '1 s' where kind in ('worker', 'beat')"
                 )
                 status = (await boss.get("taskserver/status")).json()
                 return (status["workers"], status["beat_running"]) == ([], False)
@@ -155,7 +161,7 @@ class TestStatus:
         fleet.services.metrics_text._facts_due_at = 0.0  # type: ignore[union-attr] what was read before is old
         await submitted(boss, "result_cleanup")
         headers = {"Authorization": "Bearer metrics-token-of-the-tests"}
-        async with fleet.services.instances.present("worker-of-the-test", Role.WORKER):
+        async with present(fleet, "worker-of-the-test", Role.WORKER):
             page = Page((await fleet.http.get("/metrics", headers=headers)).text)
             assert (page.value("tasks_queued"), page.value("workers_alive")) == (1, 1)
             before = page.value("tasks_total", task="result_cleanup", outcome="finished")

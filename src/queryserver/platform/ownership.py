@@ -1,0 +1,246 @@
+"""Which process works on a row, and whether that process is alive (ADR 84).
+
+A row that a process works on names the process (`owner`, the id of a row in `instances`) and has a `fence`, which each
+claim increments. Only the heartbeat of the process in `instances` shows that it is alive; no row is renewed. A row
+whose owner is not alive may be claimed. Every write by an owner is conditional on its id and fence, so it changes
+nothing after another process has claimed the row.
+
+All times are from the database clock, except for `Ownership.is_current`.
+"""
+
+import asyncio
+import os
+import secrets
+import socket
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Collection, Generator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+
+import structlog
+
+from queryserver import __version__
+from queryserver.errors.base import DatabaseUnavailable
+from queryserver.platform.database import Database
+from queryserver.platform.roles import Role
+from queryserver.platform.threads import background, every
+
+log = structlog.get_logger(__name__)
+
+RECORD_RETENTION = timedelta(days=1)
+"""How long the record of a process that has died is kept."""
+
+# Unlike the monotonic clock, this clock does not stop while the machine is suspended.
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+_BEAT = """
+with forgotten as (delete from instances where heartbeat_at < now() - $7::interval)
+insert into instances as known (id, kind, name, version, running, capacity, alive_until)
+values ($1, $2, $3, $4, $5, $6, now() + $8::interval)
+on conflict (id) do update set heartbeat_at = now(), running = excluded.running, capacity = excluded.capacity,
+    alive_until = excluded.alive_until
+"""
+_END_OTHERS = "update instances set alive_until = now() where id <> $1 and coalesce(alive_until > now(), true)"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedTable:
+    """A table whose rows processes claim, and the SQL of its claims.
+
+    The column `lease` tells two kinds of owners apart. Programs before 0026 claim rows whose lease is null or past, and
+    renew a lease that ends soon. This program sets it to 'infinity', so that older programs do not claim the row, and
+    judges the owner by its heartbeat. Once no older program can run on the schema, the column can be dropped, and a row
+    is claimable if its owner is null or not alive.
+    """
+
+    name: str
+    key: str = "id"
+    """The columns that identify a row, as an SQL expression."""
+    lease: str = "lease_until"
+    active: str = "true"
+    """SQL condition that every row with an owner meets, so that an index finds them."""
+
+    def is_owned(self, alias: str = "") -> str:
+        """SQL condition: a process that is alive owns the row. Null if the row has no lease."""
+        row = alias or self.name
+        lives = f"exists (select from instances where instances.id = {row}.owner and instances.alive_until > now())"
+        return f"({row}.{self.lease} > now() and ({row}.{self.lease} < 'infinity' or {lives}))"
+
+    def claimable(self, alias: str = "") -> str:
+        """SQL condition: the row has no owner that is alive, so any process may claim it."""
+        return f"({self.is_owned(alias)} is not true)"
+
+    def claimed(self, owner: str, alias: str = "") -> str:
+        """SQL assignments that make `owner`, an SQL expression, the row's owner."""
+        return f"owner = {owner}, fence = {alias or self.name}.fence + 1, {self.lease} = 'infinity'"
+
+    @property
+    def released(self) -> str:
+        """SQL assignments with which the owner releases the row, so that any process may claim it."""
+        return f"owner = null, {self.lease} = '-infinity'"
+
+    @property
+    def owned_rows(self) -> str:
+        """Query of the name, key and fence of the rows that the process $1 owns."""
+        return f"""select '{self.name}' as name, {self.key}::text as key, fence from {self.name}
+            where {self.active} and {self.lease} = 'infinity' and owner = $1"""
+
+    @property
+    def expire(self) -> str:
+        """Update that ends the claim of the process $1 on the row with the key $2 and the fence $3."""
+        return f"""update {self.name} set {self.lease} = '-infinity', fence = fence + 1
+            where {self.active} and {self.lease} = 'infinity' and owner = $1 and {self.key}::text = $2 and fence = $3"""
+
+    @property
+    def expire_leases(self) -> str:
+        """Update that ends the leases of older programs. Leases of years mark rows that no process may claim."""
+        return f"""update {self.name} set {self.lease} = '-infinity'
+            where {self.active} and {self.lease} > now() and {self.lease} < now() + interval '1 year'"""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The number of statements and tasks that a process is running, and the maximum.
+
+    A process with capacity 0 takes no work from the queue.
+    """
+
+    running: int = 0
+    capacity: int = 0
+
+
+class Ownership:
+    """This process as an owner of rows: its id, its heartbeat, and the rows that it works on."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        lease: timedelta,
+        heartbeat: timedelta | None = None,
+        name: str | None = None,
+        clock: Callable[[], float] = lambda: time.clock_gettime(_CLOCK),
+    ) -> None:
+        """Initialize the owner. The process counts as dead once its last heartbeat is older than `lease`.
+
+        `heartbeat` is the longest interval between heartbeats; it is at most a third of the lease.
+        """
+        # The random suffix makes the id unique, so that a process with a reused PID is never mistaken for the owner of
+        # rows that an earlier process has claimed.
+        self.id = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(6)}"
+        self._database = database
+        self._lease = lease
+        self._every_s = min(heartbeat or lease, lease / 3).total_seconds()
+        self._clock = clock
+        self._current_until = float("-inf")
+        self._watched: dict[OwnedTable, list[Callable[[], Collection[str]]]] = {}
+        self._held: dict[OwnedTable, Counter[str]] = {}
+        self._strays: dict[tuple[str, str, int], float] = {}
+        """Rows that this process owns but does not work on, and when each was first seen."""
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this process certainly counts as alive, so that no other process may claim its rows.
+
+        Check this before an action that cannot be undone: the process may have been paused since its last write.
+        """
+        return self._clock() < self._current_until
+
+    @asynccontextmanager
+    async def running(
+        self, role: Role, load: Callable[[], Load] = Load, *, alone: bool = False
+    ) -> AsyncGenerator[None]:
+        """Register this process as alive while the context is open. Enter it before any row is claimed.
+
+        `alone` ends the claims of all other processes. Set it only if no other process is alive. Raises
+        DatabaseUnavailable only on entry.
+        """
+
+        async def heartbeat() -> None:
+            await self.beat(role, load())
+            await self.release_strays()
+
+        await self.beat(role, load())
+        try:
+            if alone:
+                await self._end_other_claims()
+            async with background(every(self._every_s, heartbeat), "instance-heartbeat"):
+                yield
+        finally:
+            self._current_until = float("-inf")
+            with suppress(DatabaseUnavailable, TimeoutError):
+                async with asyncio.timeout(self._every_s):
+                    await self._database.execute("delete from instances where id = $1", self.id)
+
+    async def beat(self, role: Role, load: Load) -> None:
+        """Send a heartbeat. Raises DatabaseUnavailable."""
+        # The lease in the database starts later than this, so this process never believes to be alive for longer.
+        began = self._clock()
+        name = f"{socket.gethostname()}-{os.getpid()}"
+        values = (self.id, role.value, name, __version__, load.running, load.capacity, RECORD_RETENTION, self._lease)
+        try:
+            async with asyncio.timeout(max(self._every_s, 1)):
+                await self._database.execute(_BEAT, *values)
+        except (DatabaseUnavailable, TimeoutError) as error:
+            if not self.is_current:
+                log.warning("heartbeats failed for too long: other processes may claim the work of this process")
+            raise DatabaseUnavailable from error
+        self._current_until = began + self._lease.total_seconds()
+
+    async def _end_other_claims(self) -> None:
+        await self._database.execute(_END_OTHERS, self.id)
+        for table in self._watched:
+            await self._database.execute(table.expire_leases)
+
+    def watch(self, table: OwnedTable, held: Callable[[], Collection[str]] | None = None) -> None:
+        """Expire the rows of `table` that this process owns without working on them for the duration of a lease.
+
+        `held` returns the keys of the rows that it works on, in addition to those of `holding`, as text. Such rows
+        appear if the response to a claim is lost, or if a release could not be written. Call this before `running`.
+        """
+        self._watched.setdefault(table, []).extend([held] if held else [])
+
+    @contextmanager
+    def holding(self, table: OwnedTable, key: object) -> Generator[None]:
+        """Mark a row of a watched table as worked on while the context is open. Enter it once the row is claimed."""
+        held, text = self._held.setdefault(table, Counter()), str(key)
+        held[text] += 1
+        try:
+            yield
+        finally:
+            held[text] -= 1
+            if not held[text]:
+                del held[text]
+
+    async def release(self, query: str, *arguments: object) -> bool:
+        """Run an update that releases a row. Return False if it changed nothing or the database is unavailable.
+
+        A row that could not be released is expired later, if its table is watched and the row is no longer held.
+        """
+        try:
+            return await self._database.execute(query, *arguments) > 0
+        except DatabaseUnavailable:
+            log.warning("row not released: database unreachable; it will be released later")
+            return False
+
+    async def release_strays(self) -> None:
+        """Expire the rows that this process has owned for a lease without working on them."""
+        if not self._watched:
+            return
+        tables = {table.name: table for table in self._watched}
+        rows = await self._database.fetch(" union all ".join(one.owned_rows for one in tables.values()), self.id)
+        now, strays = self._clock(), dict[tuple[str, str, int], float]()
+        for name, key, fence in rows:
+            if self._holds(tables[name], key):
+                continue
+            first_seen = self._strays.get((name, key, fence), now)
+            if now - first_seen < self._lease.total_seconds():
+                strays[name, key, fence] = first_seen
+            elif await self._database.execute(tables[name].expire, self.id, key, fence):
+                log.warning("row expired that this process owned but did not work on", table=name, key=key)
+        self._strays = strays
+
+    def _holds(self, table: OwnedTable, key: str) -> bool:
+        return key in self._held.get(table, ()) or any(key in held() for held in self._watched[table])

@@ -1,0 +1,245 @@
+"""Owners of rows: claims, heartbeats, and the rows of processes that died, were paused or lost a response."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+from tests.fixtures.database import PATIENT
+
+from queryserver.errors.base import DatabaseUnavailable
+from queryserver.platform.database import Database, open_database
+from queryserver.platform.ownership import Load, OwnedTable, Ownership
+from queryserver.platform.roles import Role
+
+LEASE = timedelta(seconds=30)
+OPERATIONS = OwnedTable("storage_operations", active="state = 'running'")
+CLAIM = f"""update storage_operations set {OPERATIONS.claimed("$2")}
+    where id = $1 and {OPERATIONS.claimable()} returning fence"""
+WRITE = "update storage_operations set done = done + 1 where id = $1 and owner = $2 and fence = $3"
+ROW = "00000000-0000-4000-8000-000000000001"
+
+
+class Clock:
+    """The process's own clock, which the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+async def database(database_dsn: str) -> AsyncIterator[Database]:
+    async with open_database(database_dsn, PATIENT) as opened:
+        await opened.execute(
+            "insert into users (id, username, username_key) overriding system value values (1, 'ana', 'ana')"
+        )
+        await opened.execute(
+            "insert into storage_operations (id, user_id, kind, path, state, lease_until)"
+            " values ($1, 1, 'copy', '/', 'running', now() - interval '1 s')",
+            ROW,
+        )
+        yield opened
+
+
+async def claimed(database: Database, owner: Ownership) -> int | None:
+    """Claim the row for `owner`. Return the fence, or None if another process owns the row."""
+    return await database.value(CLAIM, ROW, owner.id)
+
+
+async def is_owned(database: Database) -> bool | None:
+    return await database.value(f"select {OPERATIONS.is_owned()} from storage_operations where id = $1", ROW)
+
+
+async def grow_old(database: Database, owner: Ownership) -> None:
+    """Let the last heartbeat of a process become older than its lease."""
+    await database.execute("update instances set alive_until = now() - interval '1 ms' where id = $1", owner.id)
+
+
+def test_each_start_of_a_process_has_a_new_id(database: Database) -> None:
+    assert len({Ownership(database, lease=LEASE).id for _ in range(100)}) == 100
+
+
+async def test_row_of_a_live_process_is_not_claimable(database: Database) -> None:
+    one, two = Ownership(database, lease=LEASE), Ownership(database, lease=LEASE)
+    async with one.running(Role.SERVER), two.running(Role.WORKER):
+        assert await claimed(database, one) == 1
+        assert await is_owned(database)
+        assert await claimed(database, two) is None
+    # Both have ended, and no longer wait for the lease.
+    async with Ownership(database, lease=LEASE).running(Role.SERVER):
+        assert not await is_owned(database)
+        assert await claimed(database, two) == 2
+
+
+async def test_row_is_claimed_once_if_two_processes_start_at_once(database: Database) -> None:
+    owners = [Ownership(database, lease=LEASE) for _ in range(8)]
+
+    async def started(owner: Ownership) -> int | None:
+        await owner.beat(Role.SERVER, Load())
+        return await claimed(database, owner)
+
+    fences = await asyncio.gather(*map(started, owners))
+    assert [fence for fence in fences if fence is not None] == [1]
+
+
+async def test_owner_whose_heartbeat_is_too_old_can_no_longer_write(database: Database) -> None:
+    one, two = Ownership(database, lease=LEASE), Ownership(database, lease=LEASE)
+    await one.beat(Role.SERVER, Load())
+    await two.beat(Role.SERVER, Load())
+    fence = await claimed(database, one)
+    assert await database.execute(WRITE, ROW, one.id, fence) == 1
+    await grow_old(database, one)
+    assert await claimed(database, two) == 2
+    await one.beat(Role.SERVER, Load())  # it goes on after a pause
+    assert await database.execute(WRITE, ROW, one.id, fence) == 0
+    assert await claimed(database, one) is None
+
+
+async def test_paused_owner_continues_if_no_process_has_claimed_its_row(database: Database) -> None:
+    one, two = Ownership(database, lease=LEASE), Ownership(database, lease=LEASE)
+    await one.beat(Role.SERVER, Load())
+    fence = await claimed(database, one)
+    await grow_old(database, one)
+    assert not await is_owned(database)
+    await one.beat(Role.SERVER, Load())
+    assert await claimed(database, two) is None
+    assert await database.execute(WRITE, ROW, one.id, fence) == 1
+
+
+async def test_owner_without_a_record_is_not_alive(database: Database) -> None:
+    one, two = Ownership(database, lease=LEASE), Ownership(database, lease=LEASE)
+    assert await claimed(database, one) == 1
+    assert await claimed(database, two) == 2
+
+
+@pytest.mark.parametrize(("lease", "is_claimable"), [
+    ("now() + interval '1 minute'", False), ("now() - interval '1 ms'", True), ("'-infinity'", True)])  # fmt: skip
+async def test_leases_of_older_programs_count(database: Database, lease: str, is_claimable: bool) -> None:
+    """Older programs claim and renew rows with a lease that ends soon, and know no `alive_until`."""
+    one = Ownership(database, lease=LEASE)
+    await one.beat(Role.SERVER, Load())
+    await database.execute("insert into instances (id, kind, name, version) values ('old', 'server', 'host-1', '0.1')")
+    await database.execute(f"update storage_operations set lease_until = {lease}, owner = null")
+    assert await claimed(database, one) == (1 if is_claimable else None)
+    if is_claimable:  # the condition with which older programs claim
+        assert not await database.value("select lease_until < now() from storage_operations")
+
+
+async def test_released_row_is_claimable_at_once_also_for_older_programs(database: Database) -> None:
+    one = Ownership(database, lease=LEASE)
+    await one.beat(Role.SERVER, Load())
+    fence = await claimed(database, one)
+    release = f"update storage_operations set {OPERATIONS.released} where id = $1 and owner = $2 and fence = $3"
+    assert await one.release(release, ROW, one.id, fence)
+    assert not await one.release(release, ROW, one.id, fence)
+    assert await database.value("select lease_until < now() from storage_operations")
+    assert await claimed(database, one) == 2
+
+
+async def test_process_is_current_only_while_its_heartbeats_succeed(database: Database) -> None:
+    class Unavailable(Database):
+        is_down = False
+
+        async def execute(self, sql: str, *arguments: object) -> int:
+            if self.is_down:
+                clock.now += 1
+                raise DatabaseUnavailable
+            return await database.execute(sql, *arguments)
+
+    clock, unavailable = Clock(), Unavailable.__new__(Unavailable)
+    one = Ownership(unavailable, lease=LEASE, clock=clock)
+    assert not one.is_current
+    async with one.running(Role.SERVER):
+        assert one.is_current
+        clock.now += 29
+        assert one.is_current
+        unavailable.is_down = True
+        with pytest.raises(DatabaseUnavailable):
+            await one.beat(Role.SERVER, Load())
+        assert not one.is_current
+        assert not await one.release("update storage_operations set done = 1")
+        unavailable.is_down = False
+        await one.beat(Role.SERVER, Load())
+        assert one.is_current
+    assert not one.is_current
+
+
+async def test_lease_in_the_database_outlasts_the_one_that_the_process_assumes(database: Database) -> None:
+    """A heartbeat that takes long must not make the process believe to be alive for longer than others do."""
+    clock = Clock()
+
+    class Slow(Database):
+        async def execute(self, sql: str, *arguments: object) -> int:
+            done = await database.execute(sql, *arguments)
+            clock.now += 31  # the response takes longer than the lease
+            return done
+
+    one = Ownership(Slow.__new__(Slow), lease=LEASE, clock=clock)
+    await one.beat(Role.SERVER, Load())
+    assert not one.is_current
+
+
+async def test_heartbeat_continues_after_failures(database: Database) -> None:
+    class Failing(Database):
+        beats = 0
+
+        async def execute(self, sql: str, *arguments: object) -> int:
+            self.beats += 1
+            if self.beats == 2:
+                raise DatabaseUnavailable
+            if self.beats == 4:
+                renewed.set()
+            return await database.execute(sql, *arguments)
+
+    renewed = asyncio.Event()
+    one = Ownership(Failing.__new__(Failing), lease=timedelta(seconds=0.3))
+    async with one.running(Role.SERVER), asyncio.timeout(60):
+        await renewed.wait()
+
+
+async def test_row_that_its_process_does_not_work_on_is_released_after_a_lease(database: Database) -> None:
+    """The response to the claim was lost, so the process does not know that it owns the row."""
+    clock, held = Clock(), set[str]()
+    one = Ownership(database, lease=LEASE, clock=clock)
+    one.watch(OPERATIONS, lambda: held)
+    await one.beat(Role.SERVER, Load())
+    fence = await claimed(database, one)
+
+    async def is_owned_after(seconds: float) -> bool | None:
+        clock.now += seconds
+        await one.release_strays()
+        return await is_owned(database)
+
+    assert await is_owned_after(0)
+    assert await is_owned_after(29)
+    held.add(ROW)  # the work begins late
+    assert await is_owned_after(2)
+    assert await is_owned_after(1000)
+    held.clear()
+    with one.holding(OPERATIONS, ROW):
+        assert await is_owned_after(1000)
+    assert await is_owned_after(1000)  # seen for the first time
+    assert await is_owned_after(29)
+    assert not await is_owned_after(2)
+    assert await database.execute(WRITE, ROW, one.id, fence) == 0
+    assert await claimed(database, one) == (fence or 0) + 2
+
+
+async def test_process_that_is_alone_ends_the_claims_of_all_others(database: Database) -> None:
+    killed, one = Ownership(database, lease=LEASE), Ownership(database, lease=LEASE)
+    await killed.beat(Role.SERVER, Load())
+    await claimed(database, killed)
+    await database.execute(
+        "insert into storage_operations (id, user_id, kind, path, state, lease_until)"
+        " values (gen_random_uuid(), 1, 'copy', '/', 'running', now() + interval '1 minute')"
+    )
+    one.watch(OPERATIONS)
+    async with one.running(Role.SERVER, alone=True):
+        assert one.is_current
+        owned = await database.value(f"select count(*) from storage_operations where {OPERATIONS.is_owned()}")
+        assert owned == 0
+        assert await claimed(database, one) == 2
+        assert await is_owned(database)
