@@ -509,11 +509,11 @@ async def test_administrator_of_the_embedded_mode_is_audited(opener: Opener, cha
     assert changes == [("user.create", "admin", "admin"), ("user.make_admin", "admin", "admin")]
 
 
-# Only locks in this database are counted, because other databases on the server also have waiting locks.
-_WAITS_FOR_A_LOCK = """
-    select exists (
-        select from pg_locks join pg_stat_activity using (pid) where not granted and datname = current_database())
-"""
+# This does not read pg_stat_activity, which stays the same until the end of a transaction: it would never list the
+# connection of `work` if PostgreSQL had read the list before, because of a lock in another database.
+_BLOCKS_ANOTHER = (
+    "select exists (select from pg_locks where not granted and pg_backend_pid() = any (pg_blocking_pids(pid)))"
+)
 
 
 async def while_a_group_goes(api: Api, work: Coroutine[Any, Any, T]) -> T:
@@ -521,7 +521,7 @@ async def while_a_group_goes(api: Api, work: Coroutine[Any, Any, T]) -> T:
     async with api.database.transaction() as connection:
         await connection.execute("delete from groups where name = 'going'")
         waiting = asyncio.create_task(work)
-        while not await connection.fetchval(_WAITS_FOR_A_LOCK):
+        while not await connection.fetchval(_BLOCKS_ANOTHER):
             assert not waiting.done()
             await asyncio.sleep(0.01)
     return await waiting
