@@ -31,10 +31,9 @@ class Fault(Enum):
 
 @dataclass(eq=False)
 class _Line:
-    """A client's connection to the proxy, and the proxy's connection to the server."""
+    """A client's connection to the proxy."""
 
     client: asyncio.StreamWriter
-    server: asyncio.StreamWriter
     passed: int = 0
     """Number of response bytes forwarded since the fault was set."""
     is_dead: bool = False
@@ -88,7 +87,9 @@ class FaultProxy:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(self._serve(reader, writer), name="fault proxy")
+        line = _Line(writer)
+        self._lines.add(line)  # before the proxy connects to the server, so that `die` also resets this connection
+        task = asyncio.create_task(self._serve(line, reader), name="fault proxy")
         self._tasks.add(task)
         self._all_closed.clear()
         task.add_done_callback(self._ended)
@@ -98,12 +99,10 @@ class FaultProxy:
         if not self._tasks:
             self._all_closed.set()
 
-    async def _serve(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
-        line: _Line | None = None
+    async def _serve(self, line: _Line, from_client: asyncio.StreamReader) -> None:
+        to_server: asyncio.StreamWriter | None = None
         try:
             from_server, to_server = await asyncio.open_connection(*self._target)
-            line = _Line(to_client, to_server)
-            self._lines.add(line)
             async with asyncio.TaskGroup() as group:
                 answers = group.create_task(self._pass_answers(line, from_server), name="fault proxy")
                 await _pass_on(from_client, to_server)
@@ -111,10 +110,10 @@ class FaultProxy:
         except (OSError, ExceptionGroup):
             pass  # one of the sides has disconnected
         finally:
-            if line is not None:
-                self._lines.discard(line)
-                line.server.close()
-            to_client.close()
+            self._lines.discard(line)
+            if to_server is not None:
+                to_server.close()
+            line.client.close()
 
     async def _pass_answers(self, line: _Line, from_server: asyncio.StreamReader) -> None:
         """Forward the response until the server closes the connection. If the fault has cut off the client, wait until
