@@ -177,6 +177,7 @@ def long_time_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Raise timeouts on which no test relies, because connecting may take seconds on a busy machine."""
     monkeypatch.setattr(ping_broker, "__defaults__", (60.0,))
     monkeypatch.setattr("queryserver.platform.metrics._FACTS_WITHIN_S", 60.0)
+    monkeypatch.setattr("queryserver.administration.readiness._LIMIT_S", 60.0)
 
 
 @pytest.fixture
