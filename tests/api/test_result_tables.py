@@ -175,13 +175,22 @@ async def test_result_being_read_is_kept(ana: Caller) -> None:
     assert not await is_stored(ana, operation)
 
 
-async def test_read_of_a_dead_process_does_not_keep_the_result(ana: Caller) -> None:
+@pytest.mark.parametrize(("owner", "lease"), [("killed", "infinity"), (None, "2026-01-01")])
+async def test_read_of_a_dead_process_does_not_keep_the_result(ana: Caller, owner: str | None, lease: str) -> None:
+    """Processes of older versions have no owner in the row, but a lease that expires."""
     retention, database = ana.api.services.statements.retention, ana.api.database
     operation = (await ana.run("mysql", STORED))["history_uuid"]
     await database.execute(
-        "insert into result_reads (id, statement_id, lease_until) values ($1, $2, now() - interval '1 s')",
+        """with killed as (
+            insert into instances (id, kind, name, version, heartbeat_at, alive_until)
+            values ('killed', 'server', 'host-1', '1', now() - interval '32 s', now() - interval '2 s')
+            on conflict do nothing
+        )
+        insert into result_reads (id, statement_id, owner, lease_until) values ($1, $2, $3, $4::text::timestamptz)""",
         uuid4(),
         UUID(operation),
+        owner,
+        lease,
     )
     await database.execute("update statements set expires_at = now() where id = $1", UUID(operation))
     await retention.expire()
@@ -191,3 +200,9 @@ async def test_read_of_a_dead_process_does_not_keep_the_result(ana: Caller) -> N
         return not await is_stored(ana, operation)
 
     await until(is_gone)
+    reads = "select count(*) from result_reads where statement_id = $1"
+    await retention.clean_up()  # the killed process might be paused, and continue
+    assert await database.value(reads, UUID(operation)) == (1 if owner else 0)
+    await database.execute("delete from instances where id = 'killed'")  # as after a day without heartbeats
+    await retention.clean_up()
+    assert await database.value(reads, UUID(operation)) == 0

@@ -249,8 +249,10 @@ class StatementBuilder:
 
     @cached_property
     def _external_data(self) -> ExternalData:
-        stored, lease = self.stored, self.settings.editor.lease_timeout
-        tables = ResultTables(stored.database, stored.records, stored.results, self._access, self._result_reader, lease)
+        stored, ownership = self.stored, self.fleet.ownership
+        tables = ResultTables(
+            stored.database, stored.records, stored.results, self._access, self._result_reader, ownership
+        )
         return ExternalData(self.resources.files, tables.open)
 
     @cached_property

@@ -7,10 +7,8 @@ Implements the protocols `StatementResults` and `OpenResult` of `engines/externa
 
 from collections.abc import AsyncGenerator
 from concurrent.futures import Executor
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
-from datetime import timedelta
-from functools import partial
 from uuid import UUID, uuid4
 
 import pyarrow as pa
@@ -27,11 +25,12 @@ from queryserver.identity.model import DOWNLOAD, User
 from queryserver.platform.caches import LruCache
 from queryserver.platform.database import Database
 from queryserver.platform.logs import AUDIT
-from queryserver.platform.threads import renewed
+from queryserver.platform.ownership import Ownership
 from queryserver.results.segments import ResultStore, Segment
 from queryserver.statements.model import StatementStatus, StoredResult
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.result_reader import ResultReader
+from queryserver.statements.retention import RESULT_READS
 from queryserver.statements.states import ACTIVE, StatementState
 from queryserver.statements.status import StatementAccess, parse_operation_id
 
@@ -40,8 +39,7 @@ _STREAM_CACHE_BYTES = 8 * 1024 * 1024
 
 _DELETED = frozenset({StatementState.EXPIRED, StatementState.CLOSED})
 
-_BEGIN = "insert into result_reads (id, statement_id, lease_until) values ($1, $2, now() + $3::interval)"
-_RENEW = "update result_reads set lease_until = now() + $2::interval where id = $1 returning true"
+_BEGIN = "insert into result_reads (id, statement_id, owner, lease_until) values ($1, $2, $3, 'infinity')"
 _END = "delete from result_reads where id = $1"
 
 
@@ -180,8 +178,8 @@ class Downloads:
 class ResultTables:
     """Opens results as tables for SQL statements.
 
-    Each read has a row with a lease in the table `result_reads` of the service database. The row prevents every process
-    from deleting the result's bytes until the read has ended or the reading process has died.
+    Each read has a row in the table `result_reads` of the service database. The row prevents every process from
+    deleting the result's bytes until the read has ended or the reading process has died.
     """
 
     database: Database
@@ -189,7 +187,10 @@ class ResultTables:
     results: ResultStore
     access: StatementAccess
     reader: ResultReader
-    lease: timedelta
+    ownership: Ownership
+
+    def __post_init__(self) -> None:
+        self.ownership.watch(RESULT_READS)
 
     @asynccontextmanager
     async def open(self, user: User, operation_id: str) -> AsyncGenerator["OpenTable"]:
@@ -222,16 +223,12 @@ class ResultTables:
     @asynccontextmanager
     async def _hold(self, statement_id: UUID) -> AsyncGenerator[None]:
         read_id = uuid4()
-        await self.database.execute(_BEGIN, read_id, statement_id, self.lease)
-        try:
-            async with renewed(partial(self._renew, read_id), every_s=self.lease.total_seconds() / 3):
+        with self.ownership.holding(RESULT_READS, read_id):
+            try:
+                await self.database.execute(_BEGIN, read_id, statement_id, self.ownership.id)
                 yield
-        finally:
-            with suppress(errors.DatabaseUnavailable):  # then the lease expires
-                await self.database.execute(_END, read_id)
-
-    async def _renew(self, read_id: UUID) -> bool:
-        return bool(await self.database.value(_RENEW, read_id, self.lease))
+            finally:
+                await self.ownership.release(_END, read_id)
 
 
 def _require_rows(operation_id: str, status: StatementStatus) -> None:

@@ -18,6 +18,7 @@ from queryserver.errors.base import DatabaseUnavailable, QueryServerError
 from queryserver.errors.files import StorageUnavailable
 from queryserver.platform.database import Database, FactRepository, database_errors
 from queryserver.platform.metrics import NO_METRICS, Metrics
+from queryserver.platform.ownership import OwnedTable
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.platform.threads import Progress, background, every, no_progress
 from queryserver.results.segments import ResultStore
@@ -36,7 +37,8 @@ _DOOMED_EVERY_S = 2.0
 # Writing a segment never takes this long, so older unrecorded files come from a process that has died.
 _ORPHAN_AGE = timedelta(hours=1)
 
-_IS_READ = "exists (select from result_reads where result_reads.statement_id = {id} and lease_until > now())"
+RESULT_READS = OwnedTable("result_reads")
+_IS_READ = f"exists (select from result_reads where result_reads.statement_id = {{id}} and {RESULT_READS.is_owned()})"
 """SQL condition: another statement is reading the result as a table."""
 _HAS_EXPIRED = f"state = 'available' and expires_at < now() and not {_IS_READ.format(id='statements.id')}"
 
@@ -60,11 +62,11 @@ where state in ('waiting', 'running') and token_expires_at <= now()
 """
 
 # Ids of statements whose stored bytes this sweep must not delete. `expire` deletes the bytes of doomed statements.
-_STATEMENTS_WITH_BYTES = """
-select coalesce(array_agg(id), '{}') from (
+_STATEMENTS_WITH_BYTES = f"""
+select coalesce(array_agg(id), '{{}}') from (
     select id from statements where id = any($1::uuid[]) and state in ('waiting', 'running', 'available')
     union select statement_id from doomed_results where statement_id = any($1::uuid[])
-    union select statement_id from result_reads where statement_id = any($1::uuid[]) and lease_until > now()
+    union select statement_id from result_reads where statement_id = any($1::uuid[]) and {RESULT_READS.is_owned()}
 ) as kept
 """
 
@@ -160,7 +162,9 @@ _OUTDATED_ROWS: Mapping[str, str] = {
     "login counters": "from login_failures where window_started_at < now() - interval '1 day'",
     "login networks": "from login_networks where last_login_at < now() - interval '30 days'",
     "closed sessions": "from sessions where closed_at < now() - interval '30 days'",
-    "reads of results": "from result_reads where lease_until < now() - interval '1 hour'",
+    # A process that is paused for less than a day continues its reads.
+    "reads of results": f"""from result_reads where {RESULT_READS.claimable()}
+        and not (lease_until = 'infinity' and exists (select from instances where instances.id = owner))""",
     "scripts": "from scripts where not exists (select from statements where script_id = scripts.id)",
 }
 
