@@ -243,6 +243,7 @@ class _ServiceBuilder:
     def _importing(self) -> ImportServices:
         return import_services(
             self.import_files,
+            ownership=self.ownership,
             threads=self.resources.threads.importing,
             computations=self.resources.computations,
             users=self.accounts.directory,

@@ -31,6 +31,7 @@ from queryserver.platform.computation import ComputationExecutor
 from queryserver.platform.database import Database
 from queryserver.platform.fair_queue import FairSemaphore
 from queryserver.platform.machine_limits import disk_floor
+from queryserver.platform.ownership import Ownership
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.threads import FairThreads
 from queryserver.statements.build import StatementServices
@@ -104,6 +105,7 @@ async def open_upload_area(settings: Settings, database: Database) -> AsyncGener
 def import_services(
     files: ImportFiles,
     *,
+    ownership: Ownership,
     threads: FairThreads,
     computations: ComputationExecutor,
     users: UserDirectory,
@@ -123,6 +125,7 @@ def import_services(
         lookups=metadata.lookups,
     )
     janitor = ImportJanitor(
+        ownership,
         files.unfinished,
         users,
         connectors,

@@ -4,17 +4,19 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
-from datetime import timedelta
 from uuid import UUID
 
 import structlog
 
+from queryserver.connectors.model import Connector
 from queryserver.connectors.registry import Connectors
 from queryserver.engines.protocol import LoadingEngine, TableName
 from queryserver.errors.base import DatabaseUnavailable
 from queryserver.errors.statements import EngineError, EngineUnavailable
+from queryserver.identity.model import User
 from queryserver.identity.users import UserDirectory
 from queryserver.platform.database import Database
+from queryserver.platform.ownership import OwnedTable, Ownership
 from queryserver.platform.threads import background
 from queryserver.statements.session_options import SessionCredentials
 
@@ -29,13 +31,23 @@ class UnfinishedTable:
     table: TableName
 
 
-_ABANDONED = """
+LEFTOVERS = OwnedTable("import_leftovers", key="""(statement_id || ' ' || "table")""", lease="claimed_until")
+
+_ABANDONED = f"""
 select statement_id, user_id, connector, database, "table" from import_leftovers as unfinished
-where connector = any($1) and (claimed_until is null or claimed_until < now()) and not exists (
+where connector = any($1) and {LEFTOVERS.claimable("unfinished")} and not exists (
     select from statements where id = unfinished.statement_id and state in ('waiting', 'running')
 )
 order by made_at limit $2
 """
+
+_CLAIM = f"""
+update import_leftovers set {LEFTOVERS.claimed("$3")}
+where statement_id = $1 and "table" = $2 and {LEFTOVERS.claimable()} returning fence
+"""
+_FENCED = 'statement_id = $1 and "table" = $2 and owner = $3 and fence = $4'
+_RELEASE = f"update import_leftovers set {LEFTOVERS.released} where {_FENCED}"
+_REMOVE = f"delete from import_leftovers where {_FENCED}"
 
 
 class UnfinishedTables:
@@ -71,25 +83,11 @@ class UnfinishedTables:
             for statement_id, user_id, connector, database, table in rows
         ]
 
-    async def claim(self, unfinished: UnfinishedTable, *, lease: timedelta) -> bool:
-        """Claim the table, so that only this process drops it. Return False if it is already claimed or no longer
-        recorded.
+    async def claim(self, unfinished: UnfinishedTable, *, owner: str) -> int | None:
+        """Claim the table, so that only this process drops it, and return the fence. Return None if another process
+        has claimed it, or if it is no longer recorded.
         """
-        claimed = await self._database.execute(
-            """update import_leftovers set claimed_until = now() + $3::interval
-            where statement_id = $1 and "table" = $2 and (claimed_until is null or claimed_until < now())""",
-            unfinished.statement_id,
-            unfinished.table.name,
-            lease,
-        )
-        return claimed == 1
-
-    async def release(self, unfinished: UnfinishedTable) -> None:
-        await self._database.execute(
-            'update import_leftovers set claimed_until = null where statement_id = $1 and "table" = $2',
-            unfinished.statement_id,
-            unfinished.table.name,
-        )
+        return await self._database.value(_CLAIM, unfinished.statement_id, unfinished.table.name, owner)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +110,7 @@ log = structlog.get_logger(__name__)
 
 _BATCH = 500
 _SEARCH_EVERY_S = 30.0
-_LEASE = timedelta(minutes=2)
-_DROP_WITHIN_S = _LEASE.total_seconds() / 2
+_DROP_WITHIN_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,12 +122,16 @@ class ImportJanitor:
     whether this process holds them. `search_requested` is set when an import is lost because its server has crashed.
     """
 
+    ownership: Ownership
     unfinished: UnfinishedTables
     users: UserDirectory
     connectors: Connectors
     credentials: SessionCredentials
     try_acquire: Callable[[str], Awaitable[bool]]
     search_requested: asyncio.Event
+
+    def __post_init__(self) -> None:
+        self.ownership.watch(LEFTOVERS)
 
     def running(self) -> AbstractAsyncContextManager[None]:
         """Search on entry, every 30 s, and whenever `search_requested` is set, until the context exits."""
@@ -161,21 +162,33 @@ class ImportJanitor:
         """Drop the table. Return False if another process has claimed it, or if it must be retried later."""
         user = await self.users.user(unfinished.user_id)
         connector = self.connectors.find(unfinished.connector)
-        if user is None or connector is None or not await self.unfinished.claim(unfinished, lease=_LEASE):
+        if user is None or connector is None:
             return False
-        try:
-            async with asyncio.timeout(_DROP_WITHIN_S):
-                options = await self.credentials.options(user, connector)
-                async with self.connectors.using(connector) as engine:
-                    if not isinstance(engine, LoadingEngine):
-                        raise EngineUnavailable("The engine of this connector does not support dropping tables.")
-                    async with engine.loader(user, options) as loader:
-                        await loader.drop(unfinished.table)
-        except (EngineError, TimeoutError) as error:
-            code = error.code if isinstance(error, EngineError) else "engine_timeout"
-            log.warning("unfinished table not dropped", connector=connector.key, code=code)
-            await self.unfinished.release(unfinished)
+        fence = await self.unfinished.claim(unfinished, owner=self.ownership.id)
+        if fence is None:
             return False
-        await self.unfinished.remove(unfinished.statement_id, unfinished.table)
-        log.info("unfinished table dropped", connector=connector.key, operation_id=str(unfinished.statement_id))
-        return True
+        statement_id, name, end = unfinished.statement_id, unfinished.table.name, _RELEASE
+        with self.ownership.holding(LEFTOVERS, f"{statement_id} {name}"):
+            try:
+                async with asyncio.timeout(_DROP_WITHIN_S):
+                    await self._drop_claimed(unfinished, user, connector)
+                end = _REMOVE
+            except (EngineError, TimeoutError) as error:
+                code = error.code if isinstance(error, EngineError) else "engine_timeout"
+                log.warning("unfinished table not dropped", connector=connector.key, code=code)
+            finally:
+                await self.ownership.release(end, statement_id, name, self.ownership.id, fence)
+        if end is _REMOVE:
+            log.info("unfinished table dropped", connector=connector.key, operation_id=str(statement_id))
+        return end is _REMOVE
+
+    async def _drop_claimed(self, unfinished: UnfinishedTable, user: User, connector: Connector) -> None:
+        """Drop the table. Raises EngineError."""
+        options = await self.credentials.options(user, connector)
+        async with self.connectors.using(connector) as engine:
+            if not isinstance(engine, LoadingEngine):
+                raise EngineUnavailable("The engine of this connector does not support dropping tables.")
+            async with engine.loader(user, options) as loader:
+                if not self.ownership.is_current:
+                    raise EngineUnavailable("This process was paused, so another one may have claimed the table.")
+                await loader.drop(unfinished.table)

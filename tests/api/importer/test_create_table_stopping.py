@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from uuid import UUID, uuid4
 
 import pyarrow as pa
@@ -13,7 +14,11 @@ from tests.fakes.loading import StoredTable
 from tests.fixtures.database import new_database
 
 from queryserver.engines.protocol import TableName
+from queryserver.imports.repository import UnfinishedTables
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
+from queryserver.platform.ownership import Ownership
+from queryserver.platform.roles import Role
+from queryserver.statements.session_options import SessionCredentials
 
 ROWS = CONTENT.count(b"\n") - 1
 LARGE = b"id,text\n" + b"".join(b"%d,%s\n" % (n, b"x" * 40) for n in range(200_000))
@@ -225,6 +230,37 @@ class TestJanitor:
         tables.slow.refuse_drops = False
         assert (await tables.api.services.statements.retention.clean_up())["tables of broken imports"] == 1
         assert tables.slow.tables == {}
+
+    async def test_table_claimed_by_a_live_process_is_left_to_it(self, tables: Tables, ana: Caller):
+        await left_behind(tables, ana, "slow", "left", uuid4())
+        tables.slow.tables[TableName("main", "left")] = StoredTable(pa.schema([("a", pa.int64())]))
+        clean_up, database = tables.api.services.statements.retention.clean_up, tables.api.database
+        other = Ownership(database, lease=timedelta(seconds=600))
+        async with other.running(Role.SERVER):
+            records = UnfinishedTables(database)
+            (found,) = await records.find_abandoned(["slow"], limit=10)
+            claims = await asyncio.gather(*(records.claim(found, owner=other.id) for _ in range(4)))
+            assert sorted(map(str, claims)) == ["1", "None", "None", "None"]
+            assert (await clean_up())["tables of broken imports"] == 0
+        # That process has died.
+        assert (await clean_up())["tables of broken imports"] == 1
+        assert tables.slow.tables == {}
+        assert await leftovers(tables) == 0
+
+    async def test_unexpected_failure_releases_the_table(
+        self, tables: Tables, ana: Caller, monkeypatch: pytest.MonkeyPatch
+    ):
+        await left_behind(tables, ana, "slow", "left", uuid4())
+        clean_up = tables.api.services.statements.retention.clean_up
+
+        async def broken(*_: object) -> None:
+            raise RuntimeError("planted")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(SessionCredentials, "options", broken)
+            with pytest.raises(RuntimeError, match="planted"):
+                await clean_up()
+        assert (await clean_up())["tables of broken imports"] == 1
 
     async def test_import_of_a_lost_server_fails_and_its_tables_are_dropped(self, tables: Tables, ana: Caller):
         """The next sweep finds the record of the import, whose lease has expired, and wakes the janitor."""
