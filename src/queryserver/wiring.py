@@ -227,7 +227,7 @@ class _ServiceBuilder:
             self.records.database,
             self.connectors,
             self.metadata.lookups,
-            owner=self.statements.runner.owner,
+            ownership=self.ownership,
             metrics=self.resources.metrics,
         )
         return search_services(

@@ -101,7 +101,7 @@ async def _refreshed(api: Api) -> Measured:
     key = scope_key(api.services.connectors, User(0, "bench"), shelf)
     assert key is not None
     refresh = IndexRefresh(
-        owner="bench",
+        ownership=api.services.ownership,
         records=MetadataIndexRecords(api.database),
         connectors=api.services.connectors,
         lookups=api.services.metadata.lookups,

@@ -14,10 +14,11 @@ import secrets
 import socket
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Collection, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Generator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any, TypeVar
 
 import structlog
 
@@ -28,6 +29,10 @@ from queryserver.platform.roles import Role
 from queryserver.platform.threads import background, every
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+_CHECK_EVERY_S = 1.0
 
 RECORD_RETENTION = timedelta(days=1)
 """How long the record of a process that has died is kept."""
@@ -135,6 +140,8 @@ class Ownership:
         self._every_s = min(heartbeat or lease, lease / 3).total_seconds()
         self._clock = clock
         self._current_until = float("-inf")
+        self._lapses = 0
+        """How often a heartbeat succeeded only after the process could count as dead."""
         self._watched: dict[OwnedTable, list[Callable[[], Collection[str]]]] = {}
         self._held: dict[OwnedTable, Counter[str]] = {}
         self._strays: dict[tuple[str, str, int], float] = {}
@@ -187,6 +194,7 @@ class Ownership:
             if not self.is_current:
                 log.warning("heartbeats failed for too long: other processes may claim the work of this process")
             raise DatabaseUnavailable from error
+        self._lapses += not self.is_current
         self._current_until = began + self._lease.total_seconds()
 
     async def _end_other_claims(self) -> None:
@@ -213,6 +221,25 @@ class Ownership:
             held[text] -= 1
             if not held[text]:
                 del held[text]
+
+    async def run(self, work: Coroutine[Any, Any, T], require_row: Callable[[], Awaitable[None]]) -> T:
+        """Run work on a claimed row, which is stopped as soon as another process may work on the row.
+
+        `require_row` reads the row, and raises an error if another process has claimed it. It is called only after this
+        process could count as dead, because it was paused or the database was unavailable for longer than the lease.
+        Raises its errors and those of the work.
+        """
+        task, lapses = asyncio.create_task(work), self._lapses
+        try:
+            while not (await asyncio.wait({task}, timeout=_CHECK_EVERY_S))[0]:
+                if lapses != self._lapses or not self.is_current:
+                    lapses = self._lapses
+                    await require_row()
+            return task.result()
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait({task})
 
     async def release(self, query: str, *arguments: object) -> bool:
         """Run an update that releases a row. Return False if it changed nothing or the database is unavailable.

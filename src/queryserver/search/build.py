@@ -13,6 +13,7 @@ from queryserver.platform.addresses import address_rules
 from queryserver.platform.database import Database
 from queryserver.platform.http_client import HttpClient
 from queryserver.platform.metrics import Metrics
+from queryserver.platform.ownership import Ownership
 from queryserver.platform.settings.sections import MetadataSettings
 from queryserver.platform.settings.tree import Settings
 from queryserver.search.index import IndexSource, IndexViews
@@ -56,14 +57,14 @@ def index_refresh(
     database: Database,
     connectors: Connectors,
     lookups: Lookups,
-    owner: str,
+    ownership: Ownership,
     metrics: Metrics,
 ) -> IndexRefresh | None:
     index = settings.index
     if not index.enabled:
         return None
     return IndexRefresh(
-        owner=owner,
+        ownership=ownership,
         records=MetadataIndexRecords(database),
         connectors=connectors,
         lookups=lookups,

@@ -222,6 +222,15 @@ class Scope:
 
 
 @dataclass(frozen=True, slots=True)
+class ScopeClaim:
+    """The claim of one process on a scope. It becomes invalid as soon as another process claims the scope."""
+
+    scope_id: int
+    owner: str
+    fence: int
+
+
+@dataclass(frozen=True, slots=True)
 class IndexedColumn:
     name: str
     comment: str = ""

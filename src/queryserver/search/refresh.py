@@ -12,8 +12,8 @@ from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, TypeVar
-from uuid import uuid4
 
 import orjson
 import structlog
@@ -27,9 +27,10 @@ from queryserver.engines.protocol import Catalog, CatalogEngine, DatabaseDescrip
 from queryserver.errors.base import QueryServerError
 from queryserver.identity.model import User
 from queryserver.platform.metrics import Metrics
+from queryserver.platform.ownership import Ownership
 from queryserver.platform.threads import Progress, background, no_progress
-from queryserver.search.model import DATABASE, TABLE, VIEW, IndexedColumn, IndexedObject, ScopeKey
-from queryserver.search.repository import MetadataIndexRecords
+from queryserver.search.model import DATABASE, TABLE, VIEW, IndexedColumn, IndexedObject, ScopeClaim, ScopeKey
+from queryserver.search.repository import SCOPES, MetadataIndexRecords, claim_lost_error
 
 log = structlog.get_logger(__name__)
 
@@ -48,6 +49,7 @@ _TABLES_PER_CATALOG = 200  # after this many tables, the catalog is reopened, so
 _WRITE_EVERY = 500
 _CONNECTORS_AT_ONCE = 2
 _TRY_EVERY_S = 2.0
+_TRY_FOR_S = 180.0
 _SERVICE = User(id=0, username="metadata-index", is_admin=True)
 # The object does not exist, or is not visible to this user.
 _MISSING_OBJECT = (errors.MetadataNotFound, errors.EngineForbidden, errors.StatementDenied)
@@ -179,7 +181,6 @@ class RefreshLimits:
     max_tables: int
     max_columns: int
     first_after_s: float = 15.0
-    lease: timedelta = timedelta(seconds=120)
 
 
 @dataclass(eq=False, repr=False)
@@ -189,7 +190,7 @@ class IndexRefresh:
     Data sources that are read with a service login are refreshed regularly, others when one of their users searches.
     """
 
-    owner: str
+    ownership: Ownership
     records: MetadataIndexRecords
     connectors: Connectors
     lookups: Lookups
@@ -197,6 +198,9 @@ class IndexRefresh:
     limits: RefreshLimits
     _tasks: dict[ScopeKey, asyncio.Task[None]] = field(default_factory=dict[ScopeKey, asyncio.Task[None]], init=False)
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_CONNECTORS_AT_ONCE), init=False)
+
+    def __post_init__(self) -> None:
+        self.ownership.watch(SCOPES)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
@@ -237,7 +241,7 @@ class IndexRefresh:
         """Read a data source even if it is not due. Return the number of tables and views.
 
         Reads as the user if the engine acts with its callers' rights, otherwise with the service login. While another
-        server is reading the data source, waits for at most one and a half lease durations. Raises QueryServerError.
+        server is reading the data source, waits for at most three minutes. Raises QueryServerError.
         """
         key = scope_key(self.connectors, user, connector)
         if key is None:
@@ -246,13 +250,13 @@ class IndexRefresh:
             raise errors.EngineUnavailable("Another server is using this connector's database.")
         reader = _SERVICE if key.user_id is None else user
         clock = asyncio.get_running_loop().time
-        give_up = clock() + 1.5 * self.limits.lease.total_seconds()
+        give_up = clock() + _TRY_FOR_S
         while True:
             tables = await self._read(reader, connector, key, interval=timedelta(0), progress=progress)
             if tables is not None:
                 return tables
             if clock() > give_up:
-                raise errors.Conflict("Another server is reading this data source.")
+                raise claim_lost_error()
             progress(0, "Waiting for another server that is reading this data source.")
             await asyncio.sleep(_TRY_EVERY_S)
 
@@ -266,20 +270,21 @@ class IndexRefresh:
         Raises QueryServerError.
         """
         async with self._slots:
-            # Unique per refresh: if the connector has changed in the meantime, another refresh may be running in this
-            # process.
-            owner = f"{self.owner}-{uuid4().hex}"
-            scope = await self.records.claim(key, owner=owner, lease=self.limits.lease, interval=interval)
-            if scope is None:
+            claim = await self.records.claim(key, owner=self.ownership.id, interval=interval)
+            if claim is None:
                 return None
-            try:
-                return await _Refresh(self, user, connector, scope.id, owner, progress).read()
-            except (errors.QueryServerError, asyncio.CancelledError) as error:
-                # Retry soon: a user may provide a login at any time, and after a shutdown another server may take
-                # over.
-                soon = isinstance(error, errors.CredentialsRequired | errors.EngineJwtRequired | asyncio.CancelledError)
-                await asyncio.shield(self.records.give_up(scope.id, owner=owner, soon=soon))
-                raise
+            with self.ownership.holding(SCOPES, claim.scope_id):
+                try:
+                    reading = _Refresh(self, user, connector, claim, progress).read()
+                    return await self.ownership.run(reading, partial(self.records.require, claim))
+                except (errors.QueryServerError, asyncio.CancelledError) as error:
+                    # Retry soon: a user may provide a login at any time, and after a shutdown another server may take
+                    # over.
+                    soon = isinstance(
+                        error, errors.CredentialsRequired | errors.EngineJwtRequired | asyncio.CancelledError
+                    )
+                    await asyncio.shield(self.records.give_up(claim, soon=soon))
+                    raise
 
     async def _keep(self) -> None:
         clock = asyncio.get_running_loop().time
@@ -317,13 +322,12 @@ class _Refresh:
         refresh: IndexRefresh,
         user: User,
         connector: Connector,
-        scope_id: int,
-        owner: str,
+        claim: ScopeClaim,
         progress: Progress = no_progress,
     ) -> None:
         self._progress = progress
         self._records, self._lookups, self._limits = refresh.records, refresh.lookups, refresh.limits
-        self._user, self._connector, self._scope_id, self._owner = user, connector, scope_id, owner
+        self._user, self._connector, self._claim = user, connector, claim
         self._timeout_s = connector.limits.metadata_timeout.total_seconds()
         self._indexed: Mapping[str, int] = {}
         self._listed: dict[str, list[str]] = {}
@@ -336,21 +340,12 @@ class _Refresh:
     async def read(self) -> int:
         """Read all objects, and return the number of tables. An error ends the refresh without removing objects."""
         started_at = await self._records.now()
-        self._indexed = await self._records.tables_by_database(self._scope_id)
-        # A lookup may take longer than the lease, so the lease is renewed concurrently.
-        try:
-            async with asyncio.TaskGroup() as group:
-                renewing = group.create_task(self._keep_lease(), name="metadata-lease")
-                await self._read_databases()
-                renewing.cancel()
-        except ExceptionGroup as failures:
-            first = failures.exceptions[0]
-            raise first from first.__cause__
+        self._indexed = await self._records.tables_by_database(self._claim.scope_id)
+        await self._read_databases()
         if self._unread:
             log.info("some databases could not be read", connector=self._connector.key, number=len(self._unread))
         await self._records.complete(
-            self._scope_id,
-            owner=self._owner,
+            self._claim,
             listed=self._listed,
             unread=self._unread,
             started_at=started_at,
@@ -359,17 +354,6 @@ class _Refresh:
             again=self._found_no_room,
         )
         return self._tables
-
-    async def _keep_lease(self) -> None:
-        """Renew the lease regularly. Raises DatabaseUnavailable if another server has taken over."""
-        while True:
-            await asyncio.sleep(self._limits.lease.total_seconds() / 4)
-            try:
-                is_held = await self._renew()
-            except errors.DatabaseUnavailable:
-                continue  # the database may be available again before the lease expires
-            if not is_held:
-                raise errors.DatabaseUnavailable
 
     async def _read_databases(self) -> None:
         async with self._lookups.catalog(self._user, self._connector) as catalog:
@@ -464,16 +448,11 @@ class _Refresh:
             await self._write()
 
     async def _write(self) -> None:
-        # The lease is renewed first, so that nothing is written to a scope that another server has taken over.
-        if not await self._renew():
-            raise errors.DatabaseUnavailable
         waiting, self._waiting = self._waiting, []
         if waiting:
             # Twice the limit: removed tables are deleted only at the end, and new tables must fit in addition to them.
             # There must be a limit, because a refresh that always fails never reaches the end.
             bound = 2 * self._limits.max_tables
-            is_whole = await self._records.put(self._scope_id, waiting, max_tables=bound)
+            scope_id, claim = self._claim.scope_id, self._claim
+            is_whole = await self._records.put(scope_id, waiting, max_tables=bound, claim=claim)
             self._found_no_room = self._found_no_room or not is_whole
-
-    async def _renew(self) -> bool:
-        return await self._records.renew(self._scope_id, owner=self._owner, lease=self._limits.lease)

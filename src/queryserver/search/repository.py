@@ -9,17 +9,35 @@ from datetime import datetime, timedelta
 
 import asyncpg
 
+from queryserver.errors.base import Conflict
 from queryserver.platform.database import Database
-from queryserver.search.model import DATABASE, RECORD, TABLE, UNIT, VIEW, IndexedObject, ObjectRow, Scope, ScopeKey
+from queryserver.platform.ownership import OwnedTable
+from queryserver.search.model import (
+    DATABASE,
+    RECORD,
+    TABLE,
+    UNIT,
+    VIEW,
+    IndexedObject,
+    ObjectRow,
+    Scope,
+    ScopeClaim,
+    ScopeKey,
+)
 
 _PORTION = 2000  # rows per query
 _FAILED_PAUSE = timedelta(minutes=5)
 
-_ENSURE = """
+SCOPES = OwnedTable("metadata_scopes")
+_FENCED = "id = $1 and owner = $2 and fence = $3"
+# Programs before 0026 write to a scope only while it contains their own name.
+_RELEASED = f"{SCOPES.released}, lease_owner = null"
+
+_ENSURE = f"""
 insert into metadata_scopes as kept (connector, user_id, stored, address) values ($1, $2, $3, $4)
 on conflict (connector, coalesce(user_id, 0)) do update
     set address = excluded.address, version = kept.version + 1, epoch = kept.epoch + 1, refreshed_at = null,
-        failed_at = null, truncated = false, lease_owner = null, lease_until = null
+        failed_at = null, truncated = false, {_RELEASED}
     where kept.address <> excluded.address
 returning id, version, epoch, truncated, epoch > 0 as moved
 """
@@ -92,14 +110,19 @@ select id, kind, database, name, comment, owner, modified_at, columns from metad
 where scope_id = $1 and version > $2 and id > $3 order by id limit $4
 """
 
-_CLAIM = """
-update metadata_scopes as mine set lease_owner = $2, lease_until = now() + $3::interval
-where id = $1 and coalesce(refreshed_at < now() - $4::interval, true)
-    and coalesce(failed_at < now() - $5::interval, true)
+_CLAIM = f"""
+update metadata_scopes as mine set {SCOPES.claimed("$2", "mine")}, lease_owner = $2
+where id = $1 and coalesce(refreshed_at < now() - $3::interval, true)
+    and coalesce(failed_at < now() - $4::interval, true)
     and not exists (
-        select from metadata_scopes as other where other.connector = mine.connector and other.lease_until >= now()
+        select from metadata_scopes as other where other.connector = mine.connector and {SCOPES.is_owned("other")}
     )
-returning id, version, epoch, truncated
+returning id, owner, fence
+"""
+
+_CHANGE = f"""
+update metadata_scopes set version = version + 1, used_at = now()
+where id = $1 and ($2::text is null or {_FENCED}) returning version
 """
 
 _REMOVE = """
@@ -112,12 +135,15 @@ gone as (
 select count(*) from gone
 """
 
-_COMPLETE = """
-update metadata_scopes set refreshed_at = case when not $5 then now() end, failed_at = null,
-    lease_owner = null, lease_until = null,
-    truncated = $3 or exists (select from metadata_objects where scope_id = $1 and columns_cut),
-    version = version + $4, epoch = epoch + $4
-where id = $1 and lease_owner = $2
+_COMPLETE = f"""
+update metadata_scopes set refreshed_at = case when not $6 then now() end, failed_at = null, {_RELEASED},
+    truncated = $4 or exists (select from metadata_objects where scope_id = $1 and columns_cut),
+    version = version + $5, epoch = epoch + $5
+where {_FENCED}
+"""
+
+_GIVE_UP = f"""
+update metadata_scopes set failed_at = case when $4 then failed_at else now() end, {_RELEASED} where {_FENCED}
 """
 
 _SWEEP = """
@@ -155,20 +181,22 @@ class MetadataIndexRecords:
         )
         return [_scope(keys[row["place"] - 1], row) for row in rows]
 
-    async def put(self, scope_id: int, objects: Sequence[IndexedObject], *, max_tables: int) -> bool:
+    async def put(
+        self, scope_id: int, objects: Sequence[IndexedObject], *, max_tables: int, claim: ScopeClaim | None = None
+    ) -> bool:
         """Add or change objects. Unchanged objects cause no writes. Return False if some objects were omitted.
 
         New tables are omitted once the scope has `max_tables` tables; the same limit applies to databases. If objects
         were omitted, or the columns of an object are truncated, the scope counts as truncated until the end of a
-        refresh.
+        refresh. Raises Conflict if `claim` is no longer valid.
         """
         last = {(item.database, item.name): item for item in objects}
         async with self._database.transaction() as connection:
-            version = await connection.fetchval(
-                "update metadata_scopes set version = version + 1, used_at = now() where id = $1 returning version",
-                scope_id,
-            )
+            owner, fence = (claim.owner, claim.fence) if claim else (None, None)
+            version = await connection.fetchval(_CHANGE, scope_id, owner, fence)
             if version is None:
+                if claim:
+                    raise claim_lost_error()
                 return True
             keys = list(zip(*last, strict=True)) or [(), ()]
             too_many = {row["place"] for row in await connection.fetch(_TOO_MANY, scope_id, *keys, max_tables)}
@@ -203,36 +231,30 @@ class MetadataIndexRecords:
             yield [ObjectRow(*row) for row in rows]
             last = rows[-1]["id"]
 
-    async def claim(self, key: ScopeKey, *, owner: str, lease: timedelta, interval: timedelta) -> Scope | None:
-        """Lease the scope to `owner` for a refresh. Return None if it is not due or is leased to another owner.
+    async def claim(self, key: ScopeKey, *, owner: str, interval: timedelta) -> ScopeClaim | None:
+        """Claim the scope for a refresh. Return None if it is not due or another process has claimed it.
 
         Also return None while another scope of the same connector is being refreshed, because only one server at a
         time reads from a data source.
         """
         scope = await self.scope(key)
         async with self._database.transaction() as connection:
-            # Held until the transaction ends, so that concurrent claims for a connector see each other's leases.
+            # Held until the transaction ends, so that concurrent claims for a connector see each other.
             await connection.execute(
                 "select pg_advisory_xact_lock(hashtextextended('metadata index ' || $1, 0))", key.connector
             )
-            row = await connection.fetchrow(_CLAIM, scope.id, owner, lease, interval, min(interval, _FAILED_PAUSE))
-        return None if row is None else _scope(key, row)
+            row = await connection.fetchrow(_CLAIM, scope.id, owner, interval, min(interval, _FAILED_PAUSE))
+        return None if row is None else ScopeClaim(*row)
 
-    async def renew(self, scope_id: int, *, owner: str, lease: timedelta) -> bool:
-        """Renew the lease. Return False if it is lost."""
-        renewed = await self._database.execute(
-            "update metadata_scopes set lease_until = now() + $3::interval where id = $1 and lease_owner = $2",
-            scope_id,
-            owner,
-            lease,
-        )
-        return renewed == 1
+    async def require(self, claim: ScopeClaim) -> None:
+        """Raise Conflict if the claim is no longer valid."""
+        if not await self._database.value(f"select true from metadata_scopes where {_FENCED}", *_fence(claim)):
+            raise claim_lost_error()
 
     async def complete(
         self,
-        scope_id: int,
+        claim: ScopeClaim,
         *,
-        owner: str,
         listed: Mapping[str, Sequence[str]],
         unread: Collection[str],
         started_at: datetime,
@@ -246,26 +268,20 @@ class MetadataIndexRecords:
         """
         pairs = [(database, name) for database, names in listed.items() for name in ("", *names)]
         async with self._database.transaction() as connection:
-            is_held = await connection.fetchval(
-                "select true from metadata_scopes where id = $1 and lease_owner = $2 for update", scope_id, owner
+            is_valid = await connection.fetchval(
+                f"select true from metadata_scopes where {_FENCED} for update", *_fence(claim)
             )
-            if is_held:
+            if is_valid:
                 databases, names = [one for one, _ in pairs], [one for _, one in pairs]
-                removed = await connection.fetchval(_REMOVE, scope_id, started_at, databases, names, list(unread))
-                await connection.execute(_COMPLETE, scope_id, owner, truncated, int(removed > 0), again and removed > 0)
+                removed = await connection.fetchval(_REMOVE, claim.scope_id, started_at, databases, names, list(unread))
+                await connection.execute(_COMPLETE, *_fence(claim), truncated, int(removed > 0), again and removed > 0)
 
-    async def give_up(self, scope_id: int, *, owner: str, soon: bool) -> None:
+    async def give_up(self, claim: ScopeClaim, *, soon: bool) -> None:
         """End a failed refresh and keep the objects.
 
         The next refresh is due immediately if `soon` is set, otherwise after a few minutes.
         """
-        await self._database.execute(
-            "update metadata_scopes set failed_at = case when $3 then failed_at else now() end,"
-            " lease_owner = null, lease_until = null where id = $1 and lease_owner = $2",
-            scope_id,
-            owner,
-            soon,
-        )
+        await self._database.execute(_GIVE_UP, *_fence(claim), soon)
 
     async def now(self) -> datetime:
         return await self._database.value("select clock_timestamp()")
@@ -304,6 +320,14 @@ def _columns_of(objects: Sequence[IndexedObject]) -> Iterable[list[object]]:
 
 def _plain(text: str) -> str:
     return text.replace(UNIT, " ").replace(RECORD, " ").replace("\0", " ")
+
+
+def claim_lost_error() -> Conflict:
+    return Conflict("Another server is reading this data source.")
+
+
+def _fence(claim: ScopeClaim) -> tuple[int, str, int]:
+    return claim.scope_id, claim.owner, claim.fence
 
 
 def _scope(key: ScopeKey, row: asyncpg.Record) -> Scope:

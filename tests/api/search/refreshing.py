@@ -9,6 +9,7 @@ from tests.api.driving import Api, Caller, until
 from queryserver.connectors.model import Connector
 from queryserver.connectors.registry import Connectors
 from queryserver.identity.model import User
+from queryserver.platform.ownership import Ownership
 from queryserver.search.model import ScopeKey
 from queryserver.search.refresh import IndexRefresh, RefreshLimits, scope_key
 from queryserver.search.repository import MetadataIndexRecords
@@ -28,15 +29,13 @@ class SingleConnectorServer:
         return [self._connector]
 
 
-def another(
-    api: Api, owner: str = "another", *, records: MetadataIndexRecords | None = None, **limits: Any
-) -> IndexRefresh:
-    """Return the index refresh of another server on the same database. It has its own limits, and its background
-    refreshes read only `shelf`.
+def another(api: Api, ownership: Ownership | None = None, **limits: Any) -> IndexRefresh:
+    """Return another index refresh on the same database. It has its own limits, and its background refreshes read only
+    `shelf`. `ownership` is the process that it belongs to, by default the server.
     """
     return IndexRefresh(
-        owner=owner,
-        records=records or MetadataIndexRecords(api.database),
+        ownership=ownership or api.services.ownership,
+        records=MetadataIndexRecords(api.database),
         connectors=SingleConnectorServer(api.services.connectors, shelf_of(api)),
         lookups=api.services.metadata.lookups,
         metrics=api.services.metrics,

@@ -17,6 +17,7 @@ from tests.fakes.storage_faults import FaultyFileSystem
 from tests.timing import until
 from tests.unit.search.late_atlas import late_atlas
 
+from queryserver.errors.base import Conflict
 from queryserver.errors.files import StorageUnavailable
 from queryserver.files.model import EntryKind, Scheme, StorageUser
 from queryserver.files.protocol import Storage, StorageTraits
@@ -342,16 +343,10 @@ async def completed(
     records: MetadataIndexRecords, *, seen: Sequence[str], unread: Sequence[str] = (), again: bool = False
 ) -> Scope:
     began = await records.now()
-    scope = await records.claim(KEY, owner="me", lease=MINUTE, interval=timedelta(0))
-    assert scope is not None
+    claim = await records.claim(KEY, owner="me", interval=timedelta(0))
+    assert claim is not None
     await records.complete(
-        scope.id,
-        owner="me",
-        listed={"web": seen} if seen else {},
-        unread=unread,
-        started_at=began,
-        truncated=False,
-        again=again,
+        claim, listed={"web": seen} if seen else {}, unread=unread, started_at=began, truncated=False, again=again
     )
     return await now_of(records)
 
@@ -394,14 +389,41 @@ async def test_rows_of_unread_databases_are_kept(records: MetadataIndexRecords) 
 async def test_scopes_of_one_connector_are_claimed_one_at_a_time(api, records, ana, bob):
     ids = [await api.database.value("select id from users where username_key = $1", one.username) for one in (ana, bob)]
     mine, theirs = (ScopeKey("elsewhere", one, b"address", is_stored=False) for one in ids)
-    scope = await records.claim(mine, owner="me", lease=MINUTE, interval=MINUTE)
-    assert scope is not None
-    assert await records.claim(theirs, owner="you", lease=MINUTE, interval=MINUTE) is None
+    me = api.services.ownership.id
+    claim = await records.claim(mine, owner=me, interval=MINUTE)
+    assert claim is not None
+    assert await records.claim(theirs, owner="dead", interval=MINUTE) is None
+    assert await records.claim(mine, owner=me, interval=MINUTE) is None
     other = ScopeKey("another", ids[1], b"address", is_stored=False)
-    assert await records.claim(other, owner="you", lease=MINUTE, interval=MINUTE) is not None
-    await records.give_up(scope.id, owner="me", soon=True)
-    assert await records.claim(theirs, owner="you", lease=-MINUTE, interval=MINUTE) is not None
-    assert await records.claim(mine, owner="me", lease=MINUTE, interval=MINUTE) is not None, "that lease is over"
+    assert await records.claim(other, owner="dead", interval=MINUTE) is not None
+    await records.give_up(claim, soon=True)
+    dead = await records.claim(theirs, owner="dead", interval=MINUTE)
+    assert dead is not None
+    assert await records.claim(mine, owner=me, interval=MINUTE) is not None, "that process is not alive"
+    # The claim is valid until another process claims the same scope.
+    await records.require(dead)
+    await api.database.execute("update metadata_scopes set lease_until = '-infinity'")
+    again = await records.claim(theirs, owner="dead", interval=MINUTE)
+    assert again is not None
+    assert again.fence == dead.fence + 1
+    for call in (records.require(dead), records.put(dead.scope_id, [table("a")], max_tables=9, claim=dead)):
+        with pytest.raises(Conflict):
+            await call
+    await records.give_up(dead, soon=False)
+    await records.require(again)
+
+
+async def test_scope_with_the_lease_of_an_older_program_is_claimed_once_it_expires(api, records):
+    scope = await records.scope(KEY)
+    old = "update metadata_scopes set lease_owner = 'old-1', lease_until = now() + $2::interval where id = $1"
+    await api.database.execute(old, scope.id, MINUTE)
+    me = api.services.ownership.id
+    assert await records.claim(KEY, owner=me, interval=timedelta(0)) is None
+    await api.database.execute(old, scope.id, -MINUTE)
+    assert await records.claim(KEY, owner=me, interval=timedelta(0)) is not None
+    # What the older program writes next, and how it claims.
+    assert await api.database.execute("update metadata_scopes set lease_until = now() where lease_owner = 'old-1'") == 0
+    assert await api.database.value("select lease_until >= now() from metadata_scopes where id = $1", scope.id)
 
 
 async def test_truncation_while_browsing_is_reported_in_the_next_search(api: Api, ana: Caller) -> None:
@@ -433,5 +455,5 @@ async def test_truncated_index_is_read_again_immediately_only_if_rows_were_remov
     scope = await records.scope(KEY)
     await records.put(scope.id, [table("t")], max_tables=1)
     await completed(records, seen=seen, again=True)
-    claimed = await records.claim(KEY, owner="me", lease=MINUTE, interval=timedelta(hours=1))
+    claimed = await records.claim(KEY, owner="me", interval=timedelta(hours=1))
     assert (claimed is not None) is is_due

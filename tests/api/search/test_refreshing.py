@@ -1,4 +1,4 @@
-"""Background refreshes of the search index, and their leases (Contract platform 8.4)."""
+"""Background refreshes of the search index, and their claims (Contract platform 8.4)."""
 
 import asyncio
 from dataclasses import replace
@@ -9,9 +9,7 @@ from tests.api.driving import Api, Caller, until
 from tests.api.search.conftest import CALL, browse, described, found, stock
 from tests.api.search.faults import faulty
 from tests.api.search.refreshing import SERVICE, another, asked, refreshed, shelf_key, shelf_of, user_of
-from tests.tasks import tasks_begun
 
-from queryserver.errors.base import DatabaseUnavailable
 from queryserver.errors.statements import (
     EngineForbidden,
     EngineTimeout,
@@ -20,8 +18,8 @@ from queryserver.errors.statements import (
     StatementRejected,
     database_not_found,
 )
-from queryserver.platform.database import Database
-from queryserver.search.repository import MetadataIndexRecords
+from queryserver.platform.ownership import Load, Ownership
+from queryserver.platform.roles import Role
 
 SQL = '["sql"]'
 TABLES_OF_STOCK = ["web.sample_07", "shop.orders", "web.sample_08"]
@@ -259,32 +257,12 @@ async def test_scopes_of_deleted_connectors_are_swept(api: Api, ana: Caller) -> 
     assert await refresh.records.sweep(unused_for=timedelta(days=30)) == 1
 
 
-class Renewing(MetadataIndexRecords):
-    """Index records that signal each lease renewal with `renewed`. The first renewal fails unless `failed` is set.
-
-    A renewed lease lasts an hour, because this machine may stall for longer than the short initial lease lasts.
-    """
-
-    def __init__(self, database: Database, *, failed: bool = False) -> None:
-        super().__init__(database)
-        self.failed = failed
-        self.renewed = asyncio.Event()
-
-    async def renew(self, scope_id: int, *, owner: str, lease: timedelta) -> bool:
-        if not self.failed:
-            self.failed = True
-            raise DatabaseUnavailable
-        is_held = await super().renew(scope_id, owner=owner, lease=timedelta(hours=1))
-        self.renewed.set()
-        return is_held
-
-
 async def test_only_one_server_refreshes_at_a_time(api: Api, ana: Caller) -> None:
     stock(api.shelf)
     api.shelf.looks.clear()
     answered = asyncio.Event()
     with faulty(api.shelf, held={"databases": answered}):
-        reading = {asyncio.create_task(refreshed(api, another(api, f"server{number}"))) for number in range(4)}
+        reading = {asyncio.create_task(refreshed(api, another(api))) for _ in range(4)}
         async with asyncio.timeout(60):
             while len(reading) > 1:
                 ended, reading = await asyncio.wait(reading, return_when=asyncio.FIRST_COMPLETED)
@@ -302,97 +280,74 @@ async def test_scopes_of_two_users_of_one_connector_are_read_in_turn(api: Api, a
     one, other = [await user_of(api, caller) for caller in (ana, bob)]
     api.shelf.looks.clear()
     api.shelf.look_s = 100.0
-    reading = asyncio.create_task(refreshed(api, another(api, "one"), one))
+    reading = asyncio.create_task(refreshed(api, another(api), one))
     try:
         await asked(api, "databases")
-        await refreshed(api, another(api, "two"), other)
+        await refreshed(api, another(api), other)
         assert api.shelf.looks == ["databases"]
     finally:
         api.shelf.look_s = 0.0
         reading.cancel()
         await asyncio.gather(reading, return_exceptions=True)
     for user in (other, one):
-        await refreshed(api, another(api, "two"), user)
+        await refreshed(api, another(api), user)
     assert api.shelf.looks.count("databases") == 3
 
 
-async def test_refresh_of_a_slow_engine_keeps_its_lease(api: Api, ana: Caller) -> None:
+async def test_server_that_died_while_reading_is_replaced(api: Api, ana: Caller) -> None:
+    """The dead server sends only its first heartbeat. It was really paused: it continues, but writes nothing."""
+    dead = Ownership(api.database, lease=timedelta(hours=1))
+    await dead.beat(Role.SERVER, Load())
     stock(api.shelf)
-    api.shelf.looks.clear()
-    api.shelf.look_s = 0.4
-    # All reads together take longer than the lease. A scope that has just been refreshed is not due again.
-    limits = {"lease": timedelta(seconds=3), "interval": timedelta(hours=1)}
-    records = Renewing(api.database, failed=True)
-    tries = 0
-    try:
-        reading = asyncio.create_task(refreshed(api, another(api, "one", records=records, **limits)))
-        # The first lease lasts only 3 s. On a busy machine, it may expire before it is renewed.
-        renewal = asyncio.create_task(records.renewed.wait())
-        ended, _ = await asyncio.wait({reading, renewal}, timeout=60, return_when=asyncio.FIRST_COMPLETED)
-        assert ended, "it is neither renewed nor over"
-        renewal.cancel()
-        while not reading.done():
-            await asyncio.sleep(0.15)
-            await another(api, "two", **limits).refresh(SERVICE, shelf_of(api), shelf_key(api))
-            tries += 1
-        await reading
-    finally:
-        api.shelf.look_s = 0.0
-    assert tries > 0
-    assert api.shelf.looks.count("databases") == 1
-    assert await found(ana, "salary", sources=SQL) == ["web.sample_07.salary"]
-
-
-async def test_single_read_may_take_longer_than_a_lease(api: Api, ana: Caller) -> None:
-    """The lease remains valid even while the service database is unavailable."""
-    stock(api.shelf)
+    await api.database.execute("delete from metadata_scopes")
     api.shelf.looks.clear()
     answered = asyncio.Event()
-    records = Renewing(api.database)
-    lease = timedelta(seconds=3)  # on a busy machine, a shorter lease may expire before it is renewed
     with faulty(api.shelf, held={"databases": answered}):
-        reading = asyncio.create_task(refreshed(api, another(api, "one", lease=lease, records=records)))
+        reading = [asyncio.create_task(refreshed(api, another(api, dead)))]
         try:
             await asked(api, "databases")
-            await asyncio.wait_for(records.renewed.wait(), 30)
-            await asyncio.sleep(lease.total_seconds())
-            await another(api, "two", lease=lease).refresh(SERVICE, shelf_of(api), shelf_key(api))
+            await another(api).refresh(SERVICE, shelf_of(api), shelf_key(api))
             assert api.shelf.looks == ["databases"]
+            await api.database.execute("update instances set alive_until = now() where id = $1", dead.id)
+            reading.append(asyncio.create_task(another(api).refresh(SERVICE, shelf_of(api), shelf_key(api))))
+            await until(lambda: api.shelf.looks == ["databases"] * 2)
             answered.set()
-            await reading
+            await asyncio.gather(*reading)
         finally:
-            reading.cancel()
-    assert records.failed
+            for one in reading:
+                one.cancel()
     assert await found(ana, "salary", sources=SQL) == ["web.sample_07.salary"]
+    (claim,) = await api.database.fetch("select owner, fence from metadata_scopes where connector = 'shelf'")
+    assert tuple(claim) == (None, 2)
 
 
 @pytest.mark.parametrize("ending", ["lost", "canceled"])
-async def test_read_is_abandoned_when_the_lease_or_the_server_ends(api: Api, ana: Caller, ending: str) -> None:
+async def test_read_is_abandoned_when_the_claim_is_lost_or_the_server_ends(api: Api, ana: Caller, ending: str) -> None:
+    now = 0.0
+    paused = Ownership(api.database, lease=timedelta(hours=1), clock=lambda: now)
+    await paused.beat(Role.SERVER, Load())
     stock(api.shelf)
     await api.database.execute("delete from metadata_scopes")
     api.shelf.looks.clear()
     api.shelf.abandoned = 0
     api.shelf.look_s = 100.0
-    with tasks_begun() as begun:
-        reading = asyncio.create_task(refreshed(api, another(api, lease=timedelta(seconds=0.4))))
-        try:
-            await asked(api, "databases")
-            if ending == "lost":
-                await api.database.execute(
-                    "update metadata_scopes set lease_owner = 'else', lease_until = now() + '1h'"
-                )
-            else:
-                reading.cancel()
-            await asyncio.wait({reading}, timeout=60)
-            assert reading.done()
-            assert reading.cancelled() is (ending == "canceled")
-        finally:
-            api.shelf.look_s = 0.0
+    reading = asyncio.create_task(refreshed(api, another(api, paused)))
+    try:
+        await asked(api, "databases")
+        if ending == "lost":
+            await api.database.execute("update metadata_scopes set owner = 'else', fence = fence + 1")
+            now = 7200.0
+        else:
             reading.cancel()
-        assert api.shelf.abandoned == 1
-        assert not begun.left("metadata-lease")
-    leases = await api.database.fetch("select lease_owner from metadata_scopes where connector = 'shelf'")
-    assert [row["lease_owner"] for row in leases] == (["else"] if ending == "lost" else [None])
+        await asyncio.wait({reading}, timeout=60)
+        assert reading.done()
+        assert reading.cancelled() is (ending == "canceled")
+    finally:
+        api.shelf.look_s = 0.0
+        reading.cancel()
+    assert api.shelf.abandoned == 1
+    (owner,) = await api.database.fetch("select owner from metadata_scopes where connector = 'shelf'")
+    assert owner["owner"] == ("else" if ending == "lost" else None)
 
 
 async def test_rows_read_after_losing_the_scope_are_not_written(api: Api, ana: Caller) -> None:
@@ -405,7 +360,7 @@ async def test_rows_read_after_losing_the_scope_are_not_written(api: Api, ana: C
         await asked(api, "tables web")
         # A change of the connector's address has the same two effects.
         await api.database.execute("delete from metadata_objects")
-        await api.database.execute("update metadata_scopes set lease_owner = null, lease_until = null")
+        await api.database.execute("update metadata_scopes set owner = null, lease_until = null")
         answered.set()
         await reading
     assert await found(ana, "salary", sources=SQL) == []

@@ -243,3 +243,63 @@ async def test_process_that_is_alone_ends_the_claims_of_all_others(database: Dat
         assert owned == 0
         assert await claimed(database, one) == 2
         assert await is_owned(database)
+
+
+class Row:
+    """A claimed row. `fails` is the error that the check of the claim raises."""
+
+    def __init__(self) -> None:
+        self.checks = 0
+        self.fails: Exception | None = None
+        self.checked = asyncio.Event()
+
+    async def require(self) -> None:
+        self.checks += 1
+        self.checked.set()
+        if self.fails:
+            raise self.fails
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("queryserver.platform.ownership._CHECK_EVERY_S", 0.01)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("has_beaten", [True, False])
+async def test_work_continues_after_a_pause_if_the_row_is_still_owned(database: Database, has_beaten: bool) -> None:
+    """After the pause, the first heartbeat may come before or after the check."""
+    clock, row, may_end = Clock(), Row(), asyncio.Event()
+    one = Ownership(database, lease=LEASE, clock=clock)
+    await one.beat(Role.SERVER, Load())
+    work = asyncio.create_task(one.run(may_end.wait(), row.require))
+    await asyncio.sleep(0.05)
+    assert row.checks == 0
+    clock.now += 31
+    if has_beaten:
+        await one.beat(Role.SERVER, Load())
+    await asyncio.wait_for(row.checked.wait(), 30)
+    may_end.set()
+    assert await work
+    assert row.checks == 1 or not has_beaten
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_work_stops_if_the_row_was_claimed_during_a_pause(database: Database) -> None:
+    clock, row, ended = Clock(), Row(), asyncio.Event()
+    one = Ownership(database, lease=LEASE, clock=clock)
+    await one.beat(Role.SERVER, Load())
+
+    async def endless() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    work = asyncio.create_task(one.run(endless(), row.require))
+    row.fails = DatabaseUnavailable()
+    clock.now += 31
+    await one.beat(Role.SERVER, Load())
+    with pytest.raises(DatabaseUnavailable):
+        await asyncio.wait_for(work, 30)
+    assert ended.is_set()
