@@ -152,6 +152,35 @@ def test_library_panic_ends_call_and_not_client():
             assert loop.run(answer) == 7
 
 
+@pytest.mark.parametrize("is_started", [True, False])
+@in_thread
+def test_interrupt_during_start_cancels_call(is_started: bool):
+    """Ctrl-C and SIGTERM may interrupt the start of a call at any time, even after the event loop has started it."""
+    began, ended = threading.Event(), threading.Event()
+
+    async def endless() -> None:
+        began.set()
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            ended.set()
+
+    with closing(Loop()) as loop:
+        start = loop._portal.start_task_soon
+
+        def interrupted(call: Any) -> None:
+            loop._portal.start_task_soon = start
+            if is_started:
+                start(call)
+                assert began.wait(60)
+            raise KeyboardInterrupt
+
+        loop._portal.start_task_soon = interrupted
+        with pytest.raises(KeyboardInterrupt):
+            loop.run(endless)
+        assert ended.is_set() is began.is_set() is is_started
+
+
 async def test_dates_beyond_python_are_timestamps_in_pandas(db: Connection):
     result = await db.query("duckdb", "select date '12024-02-29' as far, date '2024-02-29' as near")
     frame = await result.pandas()

@@ -87,35 +87,57 @@ class Loop:
             raise ConfigurationError(
                 "the connection was opened before this process was forked; open a new one in this process"
             )
-        ended, passed = threading.Event(), list[BaseException]()
+        ended, passed, scopes = threading.Event(), list[BaseException](), list[anyio.CancelScope]()
 
         async def watched() -> T | None:
             try:
-                return await call()
+                with anyio.CancelScope() as scope:
+                    scopes.append(scope)
+                    return await call()
             except (Exception, asyncio.CancelledError):
                 raise
             except BaseException as error:  # noqa: BLE001 raised in the thread that called
                 # Raised by a callback, or a panic of a Rust library. It would stop the event loop for all calls.
                 passed.append(error)
-                return None
             finally:
                 ended.set()
+            return None
 
-        with self._starting:
-            future = self._portal.start_task_soon(watched)
-            self._running[future] = ended
+        future: Future[T | None] | None = None
         try:
+            with self._starting:
+                future = self._portal.start_task_soon(watched)
+                self._running[future] = ended
             given = future.result()
         except BaseException:
-            if not future.done():
+            if future is None:
+                self._cancel_unreturned(scopes, ended)
+            elif not future.done():
                 future.cancel()
                 ended.wait(_CANCEL_WITHIN_S)
             raise
         finally:
-            self._running.pop(future, None)
+            if future is not None:
+                self._running.pop(future, None)
         if passed:
             raise passed[0]
         return cast("T", given)
+
+    def _cancel_unreturned(self, scopes: list[anyio.CancelScope], ended: threading.Event) -> None:
+        """Cancel a coroutine whose start was interrupted before its future was returned, e.g. by Ctrl-C.
+
+        The event loop may have started it nonetheless: `start_task_soon` waits for the event loop.
+        """
+
+        async def cancel() -> None:  # starts after the coroutine, because tasks start in order
+            for scope in scopes:
+                scope.cancel()
+            if not scopes:
+                ended.set()
+
+        with suppress(RuntimeError):  # the loop is closed, so nothing was started
+            self._portal.start_task_soon(cancel)
+            ended.wait(_CANCEL_WITHIN_S)
 
     def cancel_running(self) -> None:
         """Cancel the coroutines that other threads run on this loop, and wait up to 20 s until they have ended."""
