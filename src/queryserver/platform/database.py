@@ -357,6 +357,14 @@ def notice(kind: str, subject: str) -> str:
     return f"pg_notify('{_CHANNEL}', '{kind} ' || {subject})"
 
 
+COMMIT_EARLY = "set_config('synchronous_commit', 'off', true)"
+"""SQL expression: the commit of this transaction does not wait until its changes are on disk (ADR 85).
+
+Everybody sees the changes at once, and they are written at most a second later. Only a crash of the database server
+itself loses them. An expression, because `set local` would be a query of its own.
+"""
+
+
 def listening(
     dsn: str, notified: Callable[[str, str], None], connected: Callable[[], None] = lambda: None
 ) -> AbstractAsyncContextManager[None]:

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 import structlog
 
 from queryserver import errors
-from queryserver.platform.database import CoalescingReader, Connection, Database
+from queryserver.platform.database import COMMIT_EARLY, CoalescingReader, Connection, Database
 from queryserver.platform.logs import AUDIT
 from queryserver.platform.settings.tree import Settings
 from queryserver.results.segments import Segment
@@ -76,7 +76,7 @@ with taken as (
     where statements.id = $1 and read.id = $1 and statements.cursor_row = read.cursor_row
         and statements.state = 'available' and statements.inline_result is not null and statements.user_id = $4
         and read.rows - coalesce($2::bigint, read.cursor_row) between 1 and $3::bigint
-    returning 1
+    returning {COMMIT_EARLY}
 )
 {_STORED_RESULT.replace("as unused", "as unused, exists (select from taken) as is_taken")}
 """
@@ -147,11 +147,14 @@ with closed as (
 """
 _CLOSED_IDS = "select id from closed"
 _CLOSE_ONE = _CLOSE_TEMPLATE.format(which="(id = $1 or operation_id = $1)", answer=_CLOSED_IDS)
-# The answer reads the row as it was before the query.
+# The answer reads the row as it was before the query. If bytes must be deleted, the commit is durable, because a crash
+# must not bring back a result without its bytes.
 _CLOSE_AVAILABLE = _CLOSE_TEMPLATE.format(
     which="""id = $1 and not is_script
         and ($2::bigint is null or user_id = $2) and ($3::text[] is null or connector = any($3))""",
-    answer=f"select {STATUS}, exists (select from closed) as is_closed from statements where id = $1",
+    answer=f"""select {STATUS}, exists (select from closed) as is_closed,
+        (select {COMMIT_EARLY} from closed where not may_have_bytes) as early
+    from statements where id = $1""",
 )
 _CLOSE_SESSIONS = _CLOSE_TEMPLATE.format(
     which="""user_id = $1 and session_id in (

@@ -22,7 +22,7 @@ from queryserver.formats.arrow import CellForm, Column, decode
 from queryserver.formats.cells import RenderedRows, join_pages, render_page, rendering_memory
 from queryserver.formats.download.encoder import PackedRows
 from queryserver.identity.model import User
-from queryserver.platform.database import Database
+from queryserver.platform.database import COMMIT_EARLY, Database
 from queryserver.platform.fair_queue import ByteBudget, Reservation
 from queryserver.platform.threads import Tasks
 from queryserver.results.segments import ResultStore, Segment, decode_schema
@@ -36,14 +36,14 @@ _MAX_MOVES_PER_QUERY = 200
 _CONCURRENT_QUERIES = 2
 
 # A single move has its own query, because PostgreSQL replans a query with arrays of unknown length at each execution.
-_MOVE = """
+_MOVE = f"""
 update statements set cursor_row = $3, last_used_at = now()
-where id = $1 and ($2::bigint is null or cursor_row = $2) returning 1 as n
+where id = $1 and ($2::bigint is null or cursor_row = $2) returning 1 as n, {COMMIT_EARLY}
 """
 
 # Rows are locked in id order, so that two servers cannot deadlock. After waiting for a lock, PostgreSQL compares the
 # row with the expected value again.
-_MOVE_SEVERAL = """
+_MOVE_SEVERAL = f"""
 with held as (
     select id, n, target
     from unnest($1::uuid[], $2::bigint[], $3::bigint[]) with ordinality as moves (key, expected, target, n)
@@ -51,7 +51,7 @@ with held as (
     order by id for update of statements
 )
 update statements set cursor_row = target, last_used_at = now()
-from held where statements.id = held.id returning n
+from held where statements.id = held.id returning n, {COMMIT_EARLY}
 """
 
 

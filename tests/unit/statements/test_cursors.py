@@ -9,6 +9,7 @@ import pytest
 from queryserver.errors.base import DatabaseUnavailable
 from queryserver.platform.database import Database, open_database
 from queryserver.platform.settings.sections import DatabaseSettings
+from queryserver.statements.repository import StatementRecords
 from queryserver.statements.result_reader import CursorMoves
 
 
@@ -137,3 +138,47 @@ async def test_two_servers_never_deadlock(database, database_dsn):
     assert deadlocks == 0
     for moves in both:
         await moves.aclose()
+
+
+@pytest.fixture
+def waits_for_disk(database, monkeypatch):
+    """Whether each query's commit would have waited for the disk, as it does by default."""
+    seen: list[bool] = []
+
+    async def fetch(sql, *arguments):
+        async with database.transaction() as connection:
+            await connection.execute("set local synchronous_commit = on")
+            rows = await connection.fetch(sql, *arguments)
+            seen.append(await connection.fetchval("show synchronous_commit") == "on")
+            return rows
+
+    async def row(sql, *arguments):
+        return next(iter(await fetch(sql, *arguments)), None)
+
+    monkeypatch.setattr(database, "fetch", fetch)
+    monkeypatch.setattr(database, "row", row)
+    return seen
+
+
+async def test_cursor_moves_do_not_wait_for_the_disk(database, moves, waits_for_disk):
+    [one, *others] = await statements(database, 4)
+    assert await moves.move(one, expected=0, to=1)
+    assert waits_for_disk == [False]
+    await asyncio.gather(*(moves.move(other, expected=0, to=1) for other in others))
+    assert waits_for_disk == [False, False]
+
+
+@pytest.mark.parametrize("has_bytes", [False, True])
+async def test_taking_and_closing_a_result_wait_for_the_disk_only_if_its_bytes_will_be_deleted(
+    database, waits_for_disk, has_bytes
+):
+    [one] = await statements(database, 1)
+    user_id = await database.value("update statements set rows = 1, inline_result = '' returning user_id")
+    records = StatementRecords(database)
+    assert (await records.stored_result(one, start_row=None, rows=1, taken_by=user_id)).is_taken
+    assert waits_for_disk == [False]
+    if has_bytes:
+        await database.execute("insert into result_segments values ($1, 0, 1, 0, 1, 1)", one)
+    assert (await records.close_available(one, user_id=user_id, connectors=None))[1]
+    assert waits_for_disk == [False, has_bytes]
+    await records.aclose()
