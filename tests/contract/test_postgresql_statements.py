@@ -246,6 +246,16 @@ async def test_connection_lost_before_a_statement_raises_session_lost(engine, se
     assert isinstance(await failure(session, "SELECT 1"), SessionLost)
 
 
+async def test_cancel_reaches_a_request_whose_first_rows_wait_to_be_read(session):
+    """The rows fill a chunk, which is not read. The sixth row of the same request takes longer than the test."""
+    slow = "SELECT repeat('x', 3000000), CASE WHEN n = 6 THEN pg_sleep(600)::text END FROM generate_series(1, 9) AS n"
+    async with operation(session, slow) as handle:
+        await ended(session, handle)
+        await session.cancel(handle)
+        assert (await session.poll(handle)).state is OperationState.CANCELED
+    assert (await run(session, "SELECT 1")).cell == 1
+
+
 async def test_stopped_result_is_gone_from_server(engine, session):
     """The server discards a canceled result even if no task is waiting for its rows."""
     async with operation(session, "SELECT generate_series(1, 500000000)") as handle:

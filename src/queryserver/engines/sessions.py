@@ -22,7 +22,7 @@ from queryserver.sql.markers import BoundStatement
 
 MAX_LOG_LINES = 10_000
 
-_CANCEL_INTERVAL_S = 0.5
+CANCEL_INTERVAL_S = 0.5
 _END_S = 5.0
 _CALL_S = 5.0
 _INTERRUPT_S = 5.0
@@ -32,6 +32,7 @@ _CONVERTER_THREADS = 2
 _MAX_IDLE = 8
 _MAX_INLINE_CELLS = 2_000
 """Maximum number of cells that are converted to Arrow on the event loop. More cells are converted in a thread."""
+_MAX_INLINE_BYTES = 256 * 1024
 _MAX_BYTES = 16 * 1024 * 1024
 
 
@@ -64,6 +65,10 @@ class DriverStatement(Protocol):
 
     async def fetch(self, count: int) -> Sized:
         """Return up to `count` more rows in a form that only `read` knows; empty after the last row."""
+        ...
+
+    def size_bytes(self, rows: Any) -> int:
+        """Return the size of fetched rows."""
         ...
 
     def read(self, rows: Any) -> pa.RecordBatch:
@@ -152,7 +157,7 @@ class StreamedOperation:
             # If the source is no longer open, these are its last rows.
             if is_ahead := self.source.is_open and self._chunk.rows > 1:
                 self._ahead = asyncio.create_task(self._fetch(), name="rows")
-            if len(rows) * len(self.source.columns) <= _MAX_INLINE_CELLS:
+            if self._is_small(rows):
                 batch = self.source.read(rows)
             else:
                 batch = await asyncio.get_running_loop().run_in_executor(self._executor, self.source.read, rows)
@@ -165,6 +170,7 @@ class StreamedOperation:
             if not is_ahead:
                 self._ahead = asyncio.create_task(self._fetch(), name="rows") if self.source.is_open else None
             rows = await self._ahead if self._ahead is not None else ()
+            self._ahead = None  # so that the rows can be freed once they are converted
         if self._error is not None:
             raise self._error
         if self._canceled:
@@ -180,7 +186,7 @@ class StreamedOperation:
                 while tasks := self._unfinished():
                     # The request is repeated, because it is lost if it arrives between two messages of a statement.
                     await self.source.interrupt()
-                    await asyncio.wait(tasks, timeout=_CANCEL_INTERVAL_S)
+                    await asyncio.wait(tasks, timeout=CANCEL_INTERVAL_S)
                 if self.source.is_open:
                     self._canceled = True
                     await self._end(keep=False)
@@ -203,6 +209,7 @@ class StreamedOperation:
         await self._end(keep=self._error is None)
         if self._ahead is not None and self._ahead.done() and not self._ahead.cancelled():
             self._ahead.exception()
+            self._ahead = None
         self._first = ()
 
     async def _run(self) -> None:
@@ -220,6 +227,10 @@ class StreamedOperation:
         if self.source.is_open:
             self._raise_if_stopped()
         return await self.source.fetch(self._chunk.rows)
+
+    def _is_small(self, rows: Sized) -> bool:
+        cells = len(rows) * len(self.source.columns)
+        return cells <= _MAX_INLINE_CELLS and self.source.size_bytes(rows) <= _MAX_INLINE_BYTES
 
     def _raise_if_stopped(self) -> None:
         if self._cancel_requested:

@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator
 from concurrent.futures import Executor, ThreadPoolExecutor
+from threading import current_thread, main_thread
+from weakref import ReferenceType, ref
 
 import pyarrow as pa
 import pytest
@@ -14,6 +16,10 @@ from queryserver.engines.record_batches import Rows
 from queryserver.engines.sessions import StreamedOperation, submitted
 from queryserver.errors.statements import EngineError, EngineUnavailable, OutcomeUnknown, StatementRejected
 from queryserver.formats.arrow import Column, ResultType
+
+
+class Chunk(list[tuple[int]]):
+    """Rows to which there can be weak references."""
 
 
 class FakeSource:
@@ -29,6 +35,9 @@ class FakeSource:
         self.answer = asyncio.Event()
         self.signals = 0
         self.kept: bool | None = None
+        self.row_bytes = 4
+        self.chunks = list[ReferenceType[object]]()
+        self.readers = list[str]()
         self._left = rows
         self._lost_signals = lost_signals
         self._commit_error = commit_error
@@ -48,9 +57,15 @@ class FakeSource:
             self.is_open = False
             if self._commit_error is not None:
                 raise self._commit_error
-        return [(number,) for number in range(taken)]
+        chunk = Chunk((number,) for number in range(taken))
+        self.chunks.append(ref(chunk))
+        return chunk
+
+    def size_bytes(self, rows: Rows) -> int:
+        return len(rows) * self.row_bytes
 
     def read(self, rows: Rows) -> pa.RecordBatch:
+        self.readers.append(current_thread().name)
         return pa.RecordBatch.from_arrays([pa.array([row[0] for row in rows], pa.int32())], names=["a"])
 
     async def interrupt(self) -> None:
@@ -128,6 +143,44 @@ async def test_cancel_between_batches_stops_the_rows(open_operation) -> None:
     with pytest.raises(StatementRejected):
         async for _ in batches:
             pass
+
+
+async def test_converted_rows_are_freed(open_operation) -> None:
+    source = FakeSource(rows=300)
+    source.answer.set()
+    batches = open_operation(source).batches()
+    while not source.chunks:
+        await settle()
+    assert [(await anext(batches)).num_rows for _ in range(2)] == [256, 44]
+    await settle()  # the event loop refers to the rows until its current step ends
+    assert [chunk() for chunk in source.chunks] == [None, None]
+    await batches.aclose()
+
+
+async def test_unread_rows_are_freed_on_close(open_operation) -> None:
+    source = FakeSource(rows=300)
+    source.answer.set()
+    operation = open_operation(source)
+    await operation.status(1)
+    batches = operation.batches()
+    await anext(batches)
+    while len(source.chunks) < 2:
+        await settle()
+    await operation.close()
+    await batches.aclose()
+    await settle()
+    assert [chunk() for chunk in source.chunks] == [None, None]
+
+
+@pytest.mark.parametrize(("row_bytes", "is_inline"), [(4, True), (1024 * 1024, False)])
+async def test_few_large_values_are_converted_in_a_thread(open_operation, row_bytes: int, is_inline: bool) -> None:
+    source = FakeSource(rows=2)
+    source.row_bytes = row_bytes
+    source.answer.set()
+    operation = open_operation(source)
+    await operation.status(1)
+    assert [batch.num_rows async for batch in operation.batches()] == [2]
+    assert [name == main_thread().name for name in source.readers] == [is_inline]
 
 
 async def test_refused_commit_after_last_row_fails_statement(open_operation) -> None:

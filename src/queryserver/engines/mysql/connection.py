@@ -492,6 +492,9 @@ class MysqlStatement(DriverStatement):
                 await self._finish(self._rows_read)
         return rows
 
+    def size_bytes(self, rows: Rows) -> int:
+        return _size_of(rows)
+
     def read(self, rows: Rows) -> pa.RecordBatch:
         return record_batch(rows, [column.name for column in self.columns], [one.read for one in self._readers])
 

@@ -226,6 +226,9 @@ class PhoenixStatement(DriverStatement):
             await self.end(keep=True)
         return rows
 
+    def size_bytes(self, rows: Sequence[bytes]) -> int:
+        return sum(map(len, rows))
+
     def read(self, rows: Rows) -> pa.RecordBatch:
         with protocol.avatica_errors(protocol.Phase.SENT):
             return self._reader.read([bytes(row) for row in rows])

@@ -43,7 +43,7 @@ from queryserver.engines.postgresql.wire import (
 )
 from queryserver.engines.protocol import SessionOptions
 from queryserver.engines.record_batches import ColumnReader
-from queryserver.engines.sessions import DriverStatement
+from queryserver.engines.sessions import CANCEL_INTERVAL_S, DriverStatement
 from queryserver.platform.asyncpg_internals import Portal, TappedConnection
 from queryserver.sql.markers import BoundStatement
 from queryserver.sql.scanner import first_word
@@ -314,6 +314,9 @@ class PostgresqlStatement(DriverStatement):
                 await self._end("COMMIT")
             return rows
 
+    def size_bytes(self, rows: WireRows) -> int:
+        return rows.size
+
     def read(self, rows: WireRows) -> pa.RecordBatch:
         return wire_batch(rows, self._names, self._formats, self._readers, encoding=self._encoding)
 
@@ -335,7 +338,7 @@ class PostgresqlStatement(DriverStatement):
             # asyncpg does not expose a portal's command tag, but every changed row was returned.
             self.modified_rows = self._rows_read
         if self._portal is not None:
-            await self._portal.drop_rest()
+            await self._portal.drop_rest(None if verb == "COMMIT" else self.interrupt)
         if self._connection.is_closed():
             return
         with statement_errors(started=True):
@@ -383,11 +386,18 @@ class _CollectingPortal(Portal):
             raise asyncpg.InternalClientError("the server sent neither rows nor the end of the result")
         return await self.rows(count)  # the last requested row filled a chunk
 
-    async def drop_rest(self) -> None:
-        """Wait for the end of the current request, whose rows and error are no longer of interest."""
+    async def drop_rest(self, interrupt: Callable[[], Awaitable[None]] | None) -> None:
+        """Wait for the end of the current request, whose rows and error are no longer of interest.
+
+        `interrupt` cancels the request, which may take long to send its further rows. The call is repeated, because it
+        is lost if it arrives before the server has begun the request.
+        """
         if self._request is not None:
             self._receiver.drop_rest()
-            await asyncio.wait({self._request})
+            while not self._request.done():
+                if interrupt is not None:
+                    await interrupt()
+                await asyncio.wait({self._request}, timeout=None if interrupt is None else CANCEL_INTERVAL_S)
             self._receiver.take_rest()
             self._request = None
 
