@@ -282,6 +282,7 @@ class _ServiceBuilder:
             self.connectors,
             self.statements,
             self.instances,
+            self.ownership,
             self.resources,
         )
 

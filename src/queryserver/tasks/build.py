@@ -17,6 +17,7 @@ from queryserver.identity.model import UsernameRule
 from queryserver.platform.addresses import webhook_rules
 from queryserver.platform.database import Database
 from queryserver.platform.migrations import open_service_database
+from queryserver.platform.ownership import Ownership
 from queryserver.platform.settings.tree import Settings
 from queryserver.statements.build import SharedResources, StatementServices
 from queryserver.tasks.deliveries import Deliveries, DeliveryKind, Outbox
@@ -94,6 +95,7 @@ def schedule_services(
     connectors: Connectors,
     statements: StatementServices,
     instances: Instances,
+    ownership: Ownership,
     resources: SharedResources,
 ) -> ScheduleServices:
     """Build the services. Background work starts once `beat.running` and `deliveries.running` are entered."""
@@ -114,6 +116,7 @@ def schedule_services(
     )
     deliveries = Deliveries(
         outbox,
+        ownership,
         {DeliveryKind.EMAIL: mails, DeliveryKind.WEBHOOK: WebhookSender(rules, tasks.webhook_secret)},
         {DeliveryKind.EMAIL: metrics.emails, DeliveryKind.WEBHOOK: metrics.webhooks},
         mailed_after=timedelta(seconds=tasks.email_after_s) if mails.are_configured and tasks.email_after_s else None,

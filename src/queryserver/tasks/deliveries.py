@@ -20,6 +20,7 @@ from prometheus_client import Counter
 from queryserver.errors.base import DatabaseUnavailable
 from queryserver.platform.database import Connection, Database, Row
 from queryserver.platform.logs import Redactor, escaped
+from queryserver.platform.ownership import OwnedTable, Ownership
 from queryserver.platform.threads import Tasks, background, every
 from queryserver.tasks.model import Notify, RunStatus
 
@@ -31,7 +32,6 @@ _CONCURRENT_DELIVERIES = 4
 _ROUND_EVERY_S = 1.0
 _CLEAN_UP_EVERY_S = 3600.0
 _SENT_WITHIN_S = 60.0
-_CLAIMED_FOR = timedelta(seconds=_SENT_WITHIN_S * 2)
 _RETENTION = timedelta(days=7)
 _MAX_ERROR_CHARACTERS = 500
 
@@ -118,6 +118,8 @@ class Delivery:
     message: Message
     tries: int
     moment: datetime
+    owner: str
+    fence: int
 
 
 class Sender(Protocol):
@@ -160,35 +162,37 @@ on conflict (key) do update set content = excluded.content
 _RECEIVER = "coalesce(substring({of}.recipient from '^https?://[^/?#]+'), {of}.recipient)"
 """SQL expression: the email address, or the scheme and host of a webhook URL."""
 
+DELIVERIES = OwnedTable("deliveries", key="key", lease="claimed_until", active="next_try_at is not null")
+
 # Each receiver gets one delivery at a time, so a slow receiver occupies a single slot. The update repeats the check
 # for each row, because another worker may have claimed it since `turns` was read.
 _CLAIM = f"""
 with turns as (
     select distinct on ({_RECEIVER.format(of="due")}) key from deliveries as due
-    where kind = $3 and next_try_at <= now() and (claimed_until is null or claimed_until < now()) and not exists (
+    where kind = $3 and next_try_at <= now() and {DELIVERIES.claimable("due")} and not exists (
         select from deliveries as sent
-        where sent.kind = $3 and sent.next_try_at is not null and sent.claimed_until >= now()
+        where sent.kind = $3 and sent.next_try_at is not null and {DELIVERIES.is_owned("sent")}
             and {_RECEIVER.format(of="sent")} = {_RECEIVER.format(of="due")}
     )
     order by {_RECEIVER.format(of="due")}, next_try_at, key
 )
-update deliveries set tries = tries + 1, claimed_until = now() + $1::interval
+update deliveries set tries = tries + 1, {DELIVERIES.claimed("$1")}
 where key in (
     select key from deliveries
-    where key in (select key from turns)
-        and next_try_at <= now() and (claimed_until is null or claimed_until < now())
+    where key in (select key from turns) and next_try_at <= now() and {DELIVERIES.claimable()}
     order by next_try_at limit $2 for update skip locked
 )
-returning key, kind, recipient, content, tries, now() as moment
+returning key, kind, recipient, content, tries, now() as moment, owner, fence
 """
 
-# Has no effect if another worker has claimed the delivery in the meantime.
-_RECORD = """
-update deliveries set claimed_until = null, error = $3,
-    delivered_at = case when $3 = '' then now() end,
-    next_try_at = case when $4::interval is null then null else now() + $4::interval end
-where key = $1 and tries = $2
+_FENCED = "key = $1 and owner = $2 and fence = $3"
+_RECORD = f"""
+update deliveries set {DELIVERIES.released}, error = $4,
+    delivered_at = case when $4 = '' then now() end,
+    next_try_at = case when $5::interval is null then null else now() + $5::interval end
+where {_FENCED}
 """
+_RELEASE = f"update deliveries set {DELIVERIES.released}, tries = tries - 1 where {_FENCED}"
 
 _ENDED = """
 select s.id, s.history_id, s.notify, s.connector, s.state, s.rows, s.message, s.user_id, u.email,
@@ -219,13 +223,20 @@ class Outbox:
         for delivery in deliveries:
             await connection.execute(_ADD, delivery.key, delivery.kind.value, delivery.recipient, delivery.content)
 
-    async def claim(self, kind: DeliveryKind, limit: int) -> Sequence[Delivery]:
-        """Claim due deliveries for two minutes, one per receiver."""
-        return [_delivery_from_row(row) for row in await self._database.fetch(_CLAIM, _CLAIMED_FOR, limit, kind.value)]
+    async def claim(self, kind: DeliveryKind, limit: int, *, owner: str) -> Sequence[Delivery]:
+        """Claim due deliveries, one per receiver."""
+        return [_delivery_from_row(row) for row in await self._database.fetch(_CLAIM, owner, limit, kind.value)]
 
     async def record(self, delivery: Delivery, error: str = "", *, pause: timedelta | None = None) -> None:
-        """Record the outcome of an attempt. An empty `error` means success; `pause=None` stops retries."""
-        await self._database.execute(_RECORD, delivery.key, delivery.tries, clean_message(error), pause)
+        """Record the outcome of an attempt. An empty `error` means success; `pause=None` stops retries.
+
+        Has no effect if another worker has claimed the delivery in the meantime.
+        """
+        await self._database.execute(_RECORD, *_fence(delivery), clean_message(error), pause)
+
+    async def release(self, delivery: Delivery) -> None:
+        """Release a delivery that was not sent."""
+        await self._database.execute(_RELEASE, *_fence(delivery))
 
     async def pending(self) -> tuple[bool, Sequence[str]]:
         """Return whether `add_ended_statements` has work to do, and the kinds of due deliveries, in one query."""
@@ -281,7 +292,13 @@ def _delivery_from_row(row: Row) -> Delivery:
         message=Message.of(row["content"]),
         tries=row["tries"],
         moment=row["moment"],
+        owner=row["owner"],
+        fence=row["fence"],
     )
+
+
+def _fence(delivery: Delivery) -> tuple[str, str, int]:
+    return delivery.key, delivery.owner, delivery.fence
 
 
 def _log_fields(delivery: Delivery) -> dict[str, str]:
@@ -299,12 +316,15 @@ class Deliveries:
     def __init__(
         self,
         outbox: Outbox,
+        ownership: Ownership,
         senders: Mapping[DeliveryKind, Sender],
         counters: Mapping[DeliveryKind, Counter],
         *,
         mailed_after: timedelta | None,
     ) -> None:
         self._outbox = outbox
+        self._ownership = ownership
+        ownership.watch(DELIVERIES)
         self._senders = senders
         self._counters = counters
         self._mailed_after = mailed_after
@@ -334,11 +354,11 @@ class Deliveries:
                 await self._fill(kind)
 
     async def _fill(self, kind: DeliveryKind) -> None:
-        if slots := self._slots[kind]:
+        if (slots := self._slots[kind]) and self._ownership.is_current:
             self._slots[kind] = 0  # reserved while the claim is in progress
             claimed: Sequence[Delivery] = ()
             try:
-                claimed = await self._outbox.claim(kind, slots)
+                claimed = await self._outbox.claim(kind, slots, owner=self._ownership.id)
             finally:
                 self._slots[kind] += slots - len(claimed)
             for delivery in claimed:
@@ -346,7 +366,8 @@ class Deliveries:
 
     async def _send(self, delivery: Delivery) -> None:
         try:
-            await self._send_and_record(delivery)
+            with self._ownership.holding(DELIVERIES, delivery.key):
+                await self._send_and_record(delivery)
             # The next delivery to this receiver may have been waiting for this one.
             await self._fill(delivery.kind)
         except DatabaseUnavailable:
@@ -354,6 +375,8 @@ class Deliveries:
 
     async def _send_and_record(self, delivery: Delivery) -> None:
         try:
+            if not self._ownership.is_current:  # another worker may be sending it
+                return await self._outbox.release(delivery)
             reason, final = await self._try_to_send(delivery)
             pause = None
             if reason and not final and delivery.tries < MAX_TRIES:

@@ -4,9 +4,10 @@ import asyncio
 import hashlib
 import hmac
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,10 @@ from tests.fixtures.database import PATIENT
 from tests.timing import TRIES
 
 from queryserver.platform.database import open_database
+from queryserver.platform.ownership import Load, Ownership
+from queryserver.platform.roles import Role
 from queryserver.tasks.deliveries import (
+    DELIVERIES,
     Deliveries,
     Delivery,
     DeliveryKind,
@@ -64,7 +68,8 @@ async def test_round_without_work_is_one_query(database_dsn: str) -> None:
     queries: list[float] = []
     async with open_database(database_dsn, PATIENT, observe_query=queries.append) as database:
         kinds: dict[DeliveryKind, Any] = dict.fromkeys(DeliveryKind)
-        await Deliveries(Outbox(database), kinds, kinds, mailed_after=None).round()
+        ownership = Ownership(database, lease=timedelta(seconds=30))
+        await Deliveries(Outbox(database), ownership, kinds, kinds, mailed_after=None).round()
     assert len(queries) == 1
 
 
@@ -300,19 +305,53 @@ async def test_delivery_is_sent_by_one_worker_and_repeated_after_its_death(
         await beat.fire()
         await fleet.api.database.execute("update tasks set state = 'finished', ended_at = now()")
         await beat.record_ends()
-        kind = DeliveryKind.WEBHOOK
-        claims = await asyncio.gather(outbox.claim(kind, 4), outbox.claim(kind, 4))
+        claim, database = partial(outbox.claim, DeliveryKind.WEBHOOK, 4), fleet.api.database
+        me, other = fleet.api.services.ownership.id, Ownership(database, lease=timedelta(hours=1))
+        await other.beat(Role.WORKER, Load())
+        claims = await asyncio.gather(claim(owner=other.id), claim(owner=other.id))
         assert sorted(len(claimed) for claimed in claims) == [0, 1]
-        assert await outbox.claim(kind, 4) == []
-        await fleet.api.database.execute("update deliveries set claimed_until = now() - interval '1 s'")
-        (again,) = await outbox.claim(kind, 4)
+        assert await claim(owner=me) == []
+        await database.execute("update instances set alive_until = now() where id = $1", other.id)
+        (again,) = await claim(owner=me)
         assert again.tries == 2
         # The first worker resumes. It must not change the record of the delivery.
         (first,) = claims[0] or claims[1]
         await outbox.record(first, "late")
-        row = await fleet.api.database.row("select error, claimed_until is null as free from deliveries")
+        await outbox.release(first)
+        row = await database.row(f"select error, tries, {DELIVERIES.is_owned()} as is_owned from deliveries")
         assert row is not None
-        assert (row["error"], row["free"]) == ("", False)
+        assert tuple(row) == ("", 2, True)
+
+
+async def test_worker_that_was_paused_before_sending_leaves_the_delivery_to_others(fleets: Fleets, desktop: Desktop):
+    now = 0.0
+
+    class Pausing(Outbox):
+        """The process is paused after each claim."""
+
+        async def claim(self, kind: DeliveryKind, limit: int, *, owner: str) -> Sequence[Delivery]:
+            nonlocal now
+            claimed = await super().claim(kind, limit, owner=owner)
+            now += 31
+            return claimed
+
+    async with fleets(beats=False, desktop=desktop(enabled=True)) as fleet:
+        database = fleet.api.database
+        outbox, paused = Pausing(database), Ownership(database, lease=timedelta(seconds=30), clock=lambda: now)
+        async with database.transaction() as connection:
+            await outbox.add(connection, [NewDelivery("a", DeliveryKind.EMAIL, "a@example.org", _message().stored())])
+        senders: dict[DeliveryKind, Any] = dict.fromkeys(DeliveryKind)  # a delivery that is sent fails
+        deliveries = Deliveries(outbox, paused, senders, senders, mailed_after=None)
+        await paused.beat(Role.WORKER, Load())
+        await deliveries.round()
+        assert now == 31
+
+        async def is_released() -> bool:
+            return await database.value("select claimed_until < now() and tries = 0 and error = '' from deliveries")
+
+        await fleet.until(is_released)
+        await deliveries.round()
+        assert now == 31, "it claims nothing until its next heartbeat"
 
 
 async def test_slow_receiver_occupies_one_delivery_slot(fleets: Fleets, desktop: Desktop):
@@ -325,12 +364,13 @@ async def test_slow_receiver_occupies_one_delivery_slot(fleets: Fleets, desktop:
             new.append(NewDelivery("other", DeliveryKind.WEBHOOK, other, content))
             new.append(NewDelivery("mail", DeliveryKind.EMAIL, "a@example.org", content))
             await outbox.add(connection, new)
-        claimed = {one.recipient: one for one in await outbox.claim(DeliveryKind.WEBHOOK, 4)}
+        claim = partial(outbox.claim, owner=fleet.api.services.ownership.id)
+        claimed = {one.recipient: one for one in await claim(DeliveryKind.WEBHOOK, 4)}
         assert set(claimed) == {slow, other}
-        assert await outbox.claim(DeliveryKind.WEBHOOK, 4) == []
-        assert [one.key for one in await outbox.claim(DeliveryKind.EMAIL, 4)] == ["mail"]
+        assert await claim(DeliveryKind.WEBHOOK, 4) == []
+        assert [one.key for one in await claim(DeliveryKind.EMAIL, 4)] == ["mail"]
         await outbox.record(claimed[slow])
-        assert [one.recipient for one in await outbox.claim(DeliveryKind.WEBHOOK, 4)] == [slow]
+        assert [one.recipient for one in await claim(DeliveryKind.WEBHOOK, 4)] == [slow]
 
 
 async def test_refused_mail_login_is_retried(fleets: Fleets, desktop: Desktop, mailbox: Mailbox):
@@ -354,6 +394,6 @@ def test_logs_never_contain_webhook_paths():
     message = _message()
     url = "https://hooks.example/s3cret"
     (new,) = new_deliveries("about", message, Notify(url=url))
-    facts = _log_fields(Delivery(new.key, new.kind, url, message, 1, message.started))
+    facts = _log_fields(Delivery(new.key, new.kind, url, message, 1, message.started, "", 0))
     assert facts == {"key": new.key, "kind": "webhook", "outcome": "failed", "host": "hooks.example"}
     assert "s3cret" not in str(facts)
