@@ -270,6 +270,7 @@ class _ServiceBuilder:
             jobs=jobs,
             statements=self.statements,
             instances=self.instances,
+            ownership=self.ownership,
             resources=self.resources,
             broker=self.broker,
         )

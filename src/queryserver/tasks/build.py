@@ -48,6 +48,7 @@ def task_services(
     jobs: TaskJobs,
     statements: StatementServices,
     instances: Instances,
+    ownership: Ownership,
     resources: SharedResources,
     broker: TaskBroker | None,
 ) -> TaskServices:
@@ -58,11 +59,10 @@ def task_services(
     records = task_records(settings, database)
     statements.retention.add_clean_up_step(records.clean_up)
     times = TaskTimes(
-        lease=settings.editor.lease_timeout,
         heartbeat=timedelta(seconds=settings.desktop.task_server.heartbeat_s),
         shutdown_grace=settings.desktop.shutdown_grace,
     )
-    runner = TaskRunner(statements.runner.owner, records, jobs.run, times, metrics=resources.metrics)
+    runner = TaskRunner(ownership, records, jobs.run, times, metrics=resources.metrics)
     service = TaskService(
         records=records,
         instances=instances,

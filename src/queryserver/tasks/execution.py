@@ -20,6 +20,7 @@ from queryserver.files.upload_repository import OrphanSweep
 from queryserver.identity.users import UserDirectory
 from queryserver.imports.uploads import UploadAreaSweep
 from queryserver.platform.metrics import Metrics
+from queryserver.platform.ownership import Ownership
 from queryserver.platform.threads import Progress, Tasks, background
 from queryserver.search.refresh import IndexRefresh
 from queryserver.statements.retention import CloseReport, RetentionSweep
@@ -35,7 +36,7 @@ from queryserver.tasks.model import (
     UploadCleanup,
     validate_task,
 )
-from queryserver.tasks.repository import TaskRecords
+from queryserver.tasks.repository import TASKS, TaskRecords
 
 log = structlog.get_logger(__name__)
 
@@ -164,13 +165,13 @@ class _TaskRun:
 
 
 class _ProgressReport:
-    """The progress of a task's work. It is stored with the next heartbeat."""
+    """The progress of a task's work. It is stored with the next report."""
 
     def __init__(self) -> None:
         self.progress = 0
         self.message = ""
         self.changed = asyncio.Event()
-        # The first heartbeat is sent immediately, because a cancel notice may have arrived before this process ran the
+        # The first report is sent immediately, because a cancel notice may have arrived before this process ran the
         # task.
         self.changed.set()
 
@@ -182,24 +183,24 @@ class _ProgressReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskTimes:
-    """Duration and renewal interval of task leases, the time for tasks to finish on shutdown, and the maximum interval
-    between checks for waiting tasks.
+    """The maximum intervals between reports of a task and between checks for waiting tasks, and the time for tasks to
+    finish on shutdown.
     """
 
-    lease: timedelta
     heartbeat: timedelta
     shutdown_grace: timedelta = timedelta(0)
     sweep_every: timedelta = timedelta(seconds=5)
 
 
 class TaskRunner:
-    """Runs tasks under leases. If a process dies, another one reruns its task, so every task must be repeatable."""
+    """Runs claimed tasks. If a process dies, another one reruns its task, so every task must be repeatable."""
 
-    def __init__(self, owner: str, records: TaskRecords, job: Job, times: TaskTimes, *, metrics: Metrics) -> None:
-        self._owner = owner
+    def __init__(
+        self, ownership: Ownership, records: TaskRecords, job: Job, times: TaskTimes, *, metrics: Metrics
+    ) -> None:
+        self._owner = ownership.id
         self._records = records
         self._job = job
-        self._lease = times.lease
         self._heartbeat_s = times.heartbeat.total_seconds()
         self._grace_s = times.shutdown_grace.total_seconds()
         self._sweep_every_s = times.sweep_every.total_seconds()
@@ -208,6 +209,7 @@ class TaskRunner:
         self._tasks = Tasks()
         self._is_stopping = False
         self._woken = asyncio.Event()
+        ownership.watch(TASKS, lambda: [str(task_id) for task_id in self._runs])
 
     @property
     def active(self) -> int:
@@ -248,7 +250,7 @@ class TaskRunner:
         """
         if self._is_stopping:
             return False
-        claimed = await self._records.claim(worker=self._owner, lease=self._lease)
+        claimed = await self._records.claim(owner=self._owner)
         if claimed is None:
             return False
         log.info("task claimed", task=claimed.name, task_id=str(claimed.id), fence=claimed.fence)
@@ -301,10 +303,10 @@ class TaskRunner:
             raise
 
     async def _supervise(self, run: _TaskRun) -> None:
-        """Renew the lease until the work has ended, then record its end."""
+        """Report progress until the work has ended, then record its end."""
         claimed, work = run.claimed, run.work
         try:
-            async with background(self._renew_lease(run), "task-lease"):
+            async with background(self._report(run), "task-reports"):
                 await asyncio.wait({work})
             if run.is_lost:
                 log.warning("task lost to another process", task=claimed.name, task_id=str(claimed.id))
@@ -327,10 +329,10 @@ class TaskRunner:
             log.exception("task failed", task=claimed.name, task_id=str(claimed.id))
             return _INTERNAL_ERROR
 
-    async def _renew_lease(self, run: _TaskRun) -> None:
-        """Renew the lease at each heartbeat and soon after each progress report.
+    async def _report(self, run: _TaskRun) -> None:
+        """Store progress soon after each change, and check at each heartbeat whether the work may continue.
 
-        Stops the work if a cancel is requested or the lease is lost.
+        Stops the work if a cancel is requested or another process has claimed the task.
         """
         report = run.report
         while True:
@@ -339,11 +341,11 @@ class TaskRunner:
                     await report.changed.wait()
             report.changed.clear()
             try:
-                cancel_requested = await self._records.renew(
-                    run.claimed, lease=self._lease, progress=report.progress, message=report.message
+                cancel_requested = await self._records.report(
+                    run.claimed, progress=report.progress, message=report.message
                 )
             except DatabaseUnavailable:
-                log.warning("lease of a task not renewed", task_id=str(run.claimed.id))
+                log.warning("progress of a task not recorded", task_id=str(run.claimed.id))
             else:
                 if cancel_requested is None:
                     run.abandon()
@@ -358,11 +360,11 @@ class TaskRunner:
             if await self._records.finish(claimed, end):
                 self._metrics.tasks_ended.labels(claimed.name.value, end.state.value).inc()
                 log.info("task ended", task=claimed.name, task_id=str(claimed.id), state=end.state)
-        except DatabaseUnavailable:  # the lease expires, and the task runs again
+        except DatabaseUnavailable:  # the claim expires, and the task runs again
             log.warning("end of a task not recorded", task=claimed.name, task_id=str(claimed.id))
 
     async def _release(self, claimed: ClaimedTask) -> None:
         try:
             await self._records.release(claimed)
-        except DatabaseUnavailable:  # the lease expires
+        except DatabaseUnavailable:  # the claim expires
             log.warning("task not released", task_id=str(claimed.id))

@@ -208,8 +208,9 @@ class ClaimedTask:
     name: TaskName
     params: Mapping[str, Any]
     owner_id: int | None
+    owner: str
+    """The id of the process."""
     fence: int
-    worker: str
     cancel_requested: bool
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from queryserver.platform.database import Connection, Database, Row
+from queryserver.platform.ownership import OwnedTable
 from queryserver.tasks.model import (
     STATEMENT,
     STATEMENT_STATES,
@@ -25,36 +26,38 @@ _SUBMIT = """
 insert into tasks (id, name, params, owner_id) values ($1, $2, $3, $4) on conflict (id) do nothing
 """
 
+TASKS = OwnedTable("tasks", active="state in ('queued', 'running')")
+
 # If a worker died and the task is claimed again, it keeps its first start time, because its work began then.
-_CLAIM = """
-update tasks set state = 'running', worker = $1, fence = fence + 1, lease_until = now() + $2::interval,
-    started_at = coalesce(started_at, now()), progress = 0, message = ''
+_CLAIM = f"""
+update tasks set state = 'running', {TASKS.claimed("$1")}, started_at = coalesce(started_at, now()), progress = 0,
+    message = ''
 where id = (
     select id from tasks
-    where state in ('queued', 'running') and coalesce(lease_until < now(), true) and name = any($3::text[])
+    where {TASKS.active} and {TASKS.claimable()} and name = any($2::text[])
     order by created_at, id limit 1 for update skip locked
 )
-returning id, name, params, owner_id, fence, worker, cancel_requested_at is not null as cancel_requested
+returning id, name, params, owner_id, owner, fence, cancel_requested_at is not null as cancel_requested
 """
 
-_CLAIMED_FIELDS = ("id", "params", "owner_id", "fence", "worker", "cancel_requested")
+_CLAIMED_FIELDS = ("id", "params", "owner_id", "owner", "fence", "cancel_requested")
 
-_FENCED = "id = $1 and worker = $2 and fence = $3 and state = 'running'"
+_FENCED = "id = $1 and owner = $2 and fence = $3 and state = 'running'"
 
-_RENEW = f"""
-update tasks set lease_until = now() + $4::interval, progress = greatest(progress, $5), message = $6 where {_FENCED}
+_REPORT = f"""
+update tasks set progress = greatest(progress, $4), message = $5 where {_FENCED}
 returning cancel_requested_at is not null as cancel_requested
 """
 
 _FINISH = f"""
-update tasks set state = $4, ended_at = now(), message = $5, result = $6, lease_until = null,
+update tasks set state = $4, ended_at = now(), message = $5, result = $6, {TASKS.released},
     progress = case when $4 = 'finished' then 100 else progress end
 where {_FENCED}
 """
 
 # If a cancel is requested, the task ends instead of returning to the queue.
 _RELEASE = f"""
-update tasks set worker = null, lease_until = null,
+update tasks set {TASKS.released},
     state = case when cancel_requested_at is null then 'queued' else 'canceled' end,
     ended_at = case when cancel_requested_at is null then null else now() end,
     message = case when cancel_requested_at is null then '' else 'Canceled.' end
@@ -125,20 +128,20 @@ class TaskRecords:
         async with self._database.connection() as connection:
             await submit_with(connection, new)
 
-    async def claim(self, *, worker: str, lease: timedelta) -> ClaimedTask | None:
+    async def claim(self, *, owner: str) -> ClaimedTask | None:
         """Claim the oldest task that is waiting or whose worker died. Return None if there is none."""
         # Only known tasks are claimed, because a newer version may have submitted others.
-        row = await self._database.row(_CLAIM, worker, lease, [name.value for name in TaskName])
+        row = await self._database.row(_CLAIM, owner, [name.value for name in TaskName])
         if row is None:
             return None
         return ClaimedTask(**{name: row[name] for name in _CLAIMED_FIELDS}, name=TaskName(row["name"]))
 
-    async def renew(self, claimed: ClaimedTask, *, lease: timedelta, progress: int, message: str) -> bool | None:
-        """Renew the lease, and return whether a cancel is requested.
+    async def report(self, claimed: ClaimedTask, *, progress: int, message: str) -> bool | None:
+        """Record progress, and return whether a cancel is requested.
 
         Return None if another worker has the task, or if the task has ended.
         """
-        row = await self._database.row(_RENEW, *_fence(claimed), lease, progress, message)
+        row = await self._database.row(_REPORT, *_fence(claimed), progress, message)
         return None if row is None else row["cancel_requested"]
 
     async def finish(self, claimed: ClaimedTask, end: TaskEnd) -> bool:
@@ -232,7 +235,7 @@ def _statement_conditions(state: TaskState | None) -> Sequence[str]:
 
 
 def _fence(claimed: ClaimedTask) -> tuple[UUID, str, int]:
-    return claimed.id, claimed.worker, claimed.fence
+    return claimed.id, claimed.owner, claimed.fence
 
 
 def _task_from_row(row: Row) -> Task:

@@ -1,4 +1,4 @@
-"""Tasks in a real database: claims, leases, cancellation and completion. The tests replace the tasks' work with
+"""Tasks in a real database: claims, cancellation and completion. The tests replace the tasks' work with
 scripts.
 """
 
@@ -17,6 +17,7 @@ from tests.fixtures.database import PATIENT
 from queryserver.errors.base import DatabaseUnavailable, InvalidParameter
 from queryserver.platform.database import Database, Notices, listening, open_database
 from queryserver.platform.metrics import Metrics
+from queryserver.platform.ownership import Ownership
 from queryserver.platform.threads import Progress
 from queryserver.tasks.execution import CANCEL, TaskRunner, TaskTimes
 from queryserver.tasks.model import ClaimedTask, NewTask, Task, TaskEnd, TaskFilter, TaskName, TaskState
@@ -31,6 +32,12 @@ async def database(database_dsn: str) -> AsyncIterator[Database]:
     async with open_database(database_dsn, PATIENT) as opened:
         await opened.execute(
             "insert into users (id, username, username_key) overriding system value values (1, 'ana', 'ana')"
+        )
+        # Processes that are alive, although they send no heartbeats.
+        await opened.execute(
+            """insert into instances (id, kind, name, version, alive_until)
+            select id, 'worker', 'host-1', '1', now() + interval '1 hour' from unnest($1::text[]) as id""",
+            ["one", "two", *map(str, range(8))],
         )
         yield opened
 
@@ -74,8 +81,11 @@ def runner_of(
     metrics: Metrics | None = None,
     **times: timedelta,
 ) -> TaskRunner:
-    task_times = TaskTimes(lease=LEASE, heartbeat=timedelta(seconds=heartbeat_s), **times)
-    return TaskRunner(owner, records, work, task_times, metrics=metrics or Metrics(CollectorRegistry(), dialects=()))
+    ownership = Ownership(records._database, lease=LEASE, name=owner)
+    task_times = TaskTimes(heartbeat=timedelta(seconds=heartbeat_s), **times)
+    return TaskRunner(
+        ownership, records, work, task_times, metrics=metrics or Metrics(CollectorRegistry(), dialects=())
+    )
 
 
 async def submitted(records: TaskRecords, name: TaskName = TaskName.DOCUMENT_CLEANUP) -> UUID:
@@ -153,11 +163,11 @@ class NotedRecords(TaskRecords):
 
     def __init__(self, database: Database) -> None:
         super().__init__(database, keep=timedelta(days=30))
-        self.renewals: list[tuple[int, str]] = []
+        self.reports: list[tuple[int, str]] = []
 
-    async def renew(self, claimed: ClaimedTask, *, lease: timedelta, progress: int, message: str) -> bool | None:
-        self.renewals.append((progress, message))
-        return await super().renew(claimed, lease=lease, progress=progress, message=message)
+    async def report(self, claimed: ClaimedTask, *, progress: int, message: str) -> bool | None:
+        self.reports.append((progress, message))
+        return await super().report(claimed, progress=progress, message=message)
 
 
 async def test_heartbeat_never_reports_decreasing_progress(database: Database):
@@ -166,8 +176,8 @@ async def test_heartbeat_never_reports_decreasing_progress(database: Database):
     async with running(runner_of(records, work), work):
         for share, message in ((0.4, "4 of 10"), (0.2, "again"), (1.2, "more than all")):
             work.progress(share, message)
-            await until(lambda message=message: records.renewals[-1:] and records.renewals[-1][1] == message)
-    assert [one for one in dict.fromkeys(records.renewals) if one[1]] == [
+            await until(lambda message=message: records.reports[-1:] and records.reports[-1][1] == message)
+    assert [one for one in dict.fromkeys(records.reports) if one[1]] == [
         (40, "4 of 10"),
         (40, "again"),
         (100, "more than all"),
@@ -189,7 +199,7 @@ async def test_failure_ends_the_task_without_secrets(records: TaskRecords, error
 
 async def test_two_runners_never_claim_the_same_task(records: TaskRecords):
     ids = {await submitted(records) for _ in range(6)}
-    claims = await asyncio.gather(*(records.claim(worker=str(number), lease=LEASE) for number in range(8)))
+    claims = await asyncio.gather(*(records.claim(owner=str(number)) for number in range(8)))
     claimed = [claim.id for claim in claims if claim is not None]
     assert len(claimed) == len(ids)
     assert set(claimed) == ids
@@ -239,25 +249,20 @@ async def test_queued_task_is_canceled_immediately_and_never_runs(records: TaskR
     assert await records.request_cancel(uuid4()) is None
 
 
-async def expired(database: Database) -> None:
-    """Let the lease expire, as if the task's worker had died some time ago."""
-    await database.execute("update tasks set lease_until = now() - interval '1 s'")
+async def died(database: Database, owner: str = "one") -> None:
+    """Let the last heartbeat of a process become too old, as if it had died some time ago."""
+    await database.execute("update instances set alive_until = now() - interval '1 s' where id = $1", owner)
 
 
 async def test_task_of_a_dead_worker_runs_again_and_the_dead_worker_writes_nothing(records, database):
     first, second = Work(TaskEnd(TaskState.FAILED, "of the first")), Work()
     task_id = await submitted(records)
-    # This runner acts as a stopped process: its next heartbeat would come only after the end of the test.
+    # This runner acts as a stopped process: its next report would come only after the end of the test.
     async with running(runner_of(records, first, "one", heartbeat_s=600), first) as stopped:
-
-        async def is_renewed() -> bool:  # the initial heartbeat must not renew the lease after it has expired
-            return await database.value("select lease_until - started_at > $1 from tasks", LEASE)
-
-        await until(is_renewed)
         other = runner_of(records, second, "two")
         assert not await other.run_next()
         began = (await shown(records, task_id)).started
-        await expired(database)
+        await died(database)
         second.may_end.set()
         assert await other.run_next()
         first.may_end.set()
@@ -267,11 +272,11 @@ async def test_task_of_a_dead_worker_runs_again_and_the_dead_worker_writes_nothi
     assert await database.value("select fence from tasks") == 2
 
 
-async def test_runner_that_lost_its_lease_stops_its_work(records: TaskRecords, database: Database):
+async def test_runner_that_lost_its_task_stops_its_work(records: TaskRecords, database: Database):
     work = Work()
     task_id = await submitted(records)
     async with running(runner_of(records, work), work) as run:
-        await database.execute("update tasks set worker = 'two', fence = fence + 1")
+        await database.execute("update tasks set owner = 'two', fence = fence + 1")
         assert await asyncio.wait_for(run, 30)
     assert work.was_stopped
     assert (await shown(records, task_id)).state is TaskState.RUNNING
@@ -279,9 +284,9 @@ async def test_runner_that_lost_its_lease_stops_its_work(records: TaskRecords, d
 
 async def test_cancel_of_a_task_of_a_dead_worker_needs_no_run(records: TaskRecords, database: Database):
     task_id = await submitted(records)
-    assert await records.claim(worker="dead", lease=LEASE) is not None
+    assert await records.claim(owner="two") is not None
     await records.request_cancel(task_id)
-    await expired(database)
+    await died(database, "two")
     work = Work()
     assert await runner_of(records, work).run_next()
     assert ((await shown(records, task_id)).state, work.runs) == (TaskState.CANCELED, 0)
@@ -315,7 +320,7 @@ async def test_stopping_process_releases_its_task(records: TaskRecords, database
         await asyncio.wait_for(work.begun.wait(), 30)
     task = await shown(records, task_id)
     assert (task.state, runner.active) == (TaskState.QUEUED, 0)
-    assert await database.value("select lease_until is null and worker is null from tasks")
+    assert await database.value("select owner is null and lease_until < now() from tasks")
     if run is not None:
         assert await run
     assert not await runner.run_next()
@@ -356,23 +361,34 @@ class Failing(TaskRecords):
         return await super().finish(claimed, end)
 
 
-async def test_unrecordable_end_makes_the_task_run_again_later(database: Database):
+@pytest.mark.parametrize("dies", [True, False])
+async def test_unrecordable_end_makes_the_task_run_again_later(database: Database, dies: bool):
+    """The task runs again after its process has died, or a lease later if the process lives."""
+    now = 0.0
+    ownership = Ownership(database, lease=LEASE, name="one", clock=lambda: now)
     records = Failing(database, keep=timedelta(days=30))
     records.fails = lambda: True
     work = Work()
     work.may_end.set()
     task_id = await submitted(records)
-    assert await runner_of(records, work).run_next()
+    metrics = Metrics(CollectorRegistry(), dialects=())
+    assert await TaskRunner(ownership, records, work, TaskTimes(heartbeat=LEASE), metrics=metrics).run_next()
     assert (await shown(records, task_id)).state is TaskState.RUNNING
+    await ownership.release_strays()
+    assert not await runner_of(records, work, "two").run_next()
     records.fails = lambda: False
-    await expired(database)
+    if dies:
+        await died(database)
+    else:
+        now += LEASE.total_seconds() + 1
+        await ownership.release_strays()
     assert await runner_of(records, work, "two").run_next()
     assert ((await shown(records, task_id)).state, work.runs) == (TaskState.FINISHED, 2)
 
 
 async def test_tasks_of_a_newer_version_are_not_claimed(records: TaskRecords, database: Database):
     await database.execute("insert into tasks (id, name) values ($1, 'of_tomorrow')", uuid4())
-    assert await records.claim(worker="one", lease=LEASE) is None
+    assert await records.claim(owner="one") is None
 
 
 async def test_old_tasks_are_deleted_unless_running(records: TaskRecords, database: Database):
