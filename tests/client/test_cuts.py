@@ -153,7 +153,7 @@ def insert_by_sqlalchemy(url: str, token: str, table: str, number: int) -> None:
 
 
 @pytest.mark.parametrize("insert", [insert_by_dbapi, insert_by_sqlalchemy])
-@pytest.mark.parametrize("step", [1100, pytest.param(97, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [1100, pytest.param(97, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
 async def test_interrupted_transaction_is_committed_once(
     server: Server, line: Proxy, token: str, insert: Callable[[str, str, str, int], None], step: int
 ):
