@@ -96,7 +96,7 @@ async def open_services(
         computations = await stack.enter_async_context(computation_pool(settings.desktop))
         streams = Streams(settings.editor.max_streams_per_user, accounts.directory, every=settings.desktop.auth.recheck)
         rendering, notices = ByteBudget(settings.editor.rendering_max_bytes), Notices(database)
-        storage = await stack.enter_async_context(open_storage(settings, database, streams, threads, stores))
+        storage = await stack.enter_async_context(open_storage(settings, database, ownership, streams, threads, stores))
         import_files = await stack.enter_async_context(open_import_files(settings, database, storage.stores))
         services = _ServiceBuilder(
             settings=settings,
@@ -298,6 +298,8 @@ def _running(
     """Yield the background work of the services, in start order."""
     statements, connectors = services.statements, services.connectors
     yield partial(services.ownership.running, role, partial(_load, services), alone=alone)
+    yield services.storage.transfers.running
+    yield services.storage.operations.running
     if services.metrics_text:
         yield services.metrics_text.running
     if services.broker:

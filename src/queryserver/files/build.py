@@ -31,6 +31,7 @@ from queryserver.identity.repository import AccountRepository
 from queryserver.platform.database import Database
 from queryserver.platform.logs import AUDIT
 from queryserver.platform.machine_limits import disk_floor
+from queryserver.platform.ownership import Ownership
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.threads import Threads
 from queryserver.workbooks.reader import ProcessWorkbooks
@@ -90,21 +91,24 @@ BUILDERS: Mapping[Scheme, Builder] = MappingProxyType({scheme: partial(_build, s
 async def open_storage(
     settings: Settings,
     database: Database,
+    ownership: Ownership,
     streams: Streams,
     threads: Threads,
     builders: Mapping[Scheme, Builder] | None = None,
 ) -> AsyncGenerator[StorageServices]:
-    """Open the stores and run all file services until the context exits. Raises ConfigurationError."""
+    """Open the stores until the context exits. Raises ConfigurationError.
+
+    The caller must run `transfers.running`, `operations.running` and `orphans.running`.
+    """
     browser, audit = settings.filebrowser, StorageAudit(AUDIT)
     extensions = ExtensionRules(allowed=browser.allow_file_extensions, restricted=browser.restrict_file_extensions)
     limits = ListingLimits(
         count=browser.listing_count_limit, sort=browser.listing_sort_limit, scan=browser.listing_scan_limit
     )
-    async with (
-        open_stores(settings, builders) as stores,
-        ProcessWorkbooks() as workbooks,
-        _running_transfers(settings, database, stores, audit) as (transfers, operations),
-    ):
+    async with open_stores(settings, builders) as stores, ProcessWorkbooks() as workbooks:
+        records, unfinished = OperationRecords(database), UnfinishedWrites(database)
+        times = OperationTimes(shutdown_grace=settings.desktop.shutdown_grace)
+        transfers = Transfers(TransferRecords(database), records, unfinished, stores, audit, final_body, ownership)
         orphans, rules = orphan_sweep(database, stores), _upload_rules(settings, stores, extensions)
         yield StorageServices(
             stores=stores,
@@ -117,7 +121,7 @@ async def open_storage(
             attributes=Attributes(stores, audit),
             deletions=Deletions(stores, audit),
             trash=Trash(stores, audit),
-            operations=operations,
+            operations=LongOperations(records, ownership, times),
             transfers=transfers,
             moves=Moves(stores, extensions, transfers, orphans, audit),
             upload_rules=rules,
@@ -127,17 +131,6 @@ async def open_storage(
             orphans=orphans,
             statement_files=StatementFileAccess(stores, rules, orphans, audit, max_scanned=browser.listing_scan_limit),
         )
-
-
-@asynccontextmanager
-async def _running_transfers(
-    settings: Settings, database: Database, stores: Stores, audit: StorageAudit
-) -> AsyncGenerator[tuple[Transfers, LongOperations]]:
-    records = OperationRecords(database)
-    operations = LongOperations(records, OperationTimes(shutdown_grace=settings.desktop.shutdown_grace))
-    transfers = Transfers(TransferRecords(database), records, UnfinishedWrites(database), stores, audit, final_body)
-    async with transfers.running(), operations.running():
-        yield transfers, operations
 
 
 def _upload_rules(settings: Settings, stores: Stores, extensions: ExtensionRules) -> UploadRules:

@@ -191,8 +191,8 @@ class KeyState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class TransferLease:
-    """The exclusive right to update a transfer. A later claim increments `fence` and thereby invalidates this lease."""
+class TransferClaim:
+    """The exclusive right to update a transfer. A later claim increments `fence` and thereby invalidates this one."""
 
     transfer_id: UUID
     owner: str
@@ -229,7 +229,7 @@ def transfer_digest(user_id: int, kind: TransferKind, source: StoragePath, targe
 
 @dataclass(frozen=True, slots=True)
 class ClaimedTransfer:
-    lease: TransferLease
+    claim: TransferClaim
     transfer: Transfer
     state: TransferState
     started_at: datetime

@@ -1,17 +1,15 @@
 """The rename, move and copy operations (Contract storage 7.1 to 7.6).
 
-They run under leases: after a crash, another process finishes or rolls them back.
+Each of them is claimed by its process. After a crash, another process finishes or rolls it back.
 """
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
-from uuid import uuid4
 
 import structlog
 
@@ -28,17 +26,18 @@ from queryserver.files.model import (
     Scheme,
     StoragePath,
     Transfer,
+    TransferClaim,
     TransferKind,
-    TransferLease,
     TransferState,
     checked_new_name,
     transfer_digest,
 )
 from queryserver.files.operations import Body, Progress, failure_body
 from queryserver.files.protocol import RenamingStorage
-from queryserver.files.repository import OperationRecords, TransferRecords
+from queryserver.files.repository import TRANSFERS, OperationRecords, TransferRecords
 from queryserver.files.transfer_steps import TransferResult, TransferSteps
 from queryserver.files.upload_repository import OrphanSweep, UnfinishedWrites
+from queryserver.platform.ownership import Ownership
 from queryserver.platform.threads import background, every
 
 log = structlog.get_logger(__name__)
@@ -49,16 +48,8 @@ _SKIPPED = "Following files were skipped due to file size limitations:"
 _VERBS = {TransferKind.RENAME: "Renamed", TransferKind.MOVE: "Moved", TransferKind.COPY: "Copied"}
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseSettings:
-    """The lease settings of one process: the owner name, the lease duration, and the intervals for renewing leases and
-    for taking over expired leases.
-    """
-
-    owner: str = field(default_factory=lambda: uuid4().hex)
-    duration: timedelta = timedelta(seconds=60)
-    renew_every: timedelta = timedelta(seconds=15)
-    sweep_every: timedelta = timedelta(seconds=10)
+_SWEEP_EVERY_S = 10.0
+_RETRY_AFTER = timedelta(seconds=60)
 
 
 class Transfers:
@@ -76,7 +67,7 @@ class Transfers:
         stores: Stores,
         audit: StorageAudit,
         body: Callable[[TransferResult], Body],
-        leases: LeaseSettings | None = None,
+        ownership: Ownership,
     ) -> None:
         self._records = records
         self._operations = operations
@@ -84,14 +75,13 @@ class Transfers:
         self._stores = stores
         self._audit = audit
         self._body = body
-        self._leases = leases or LeaseSettings()
+        self._ownership = ownership
+        ownership.watch(TRANSFERS)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
         """Periodically take over the transfers of crashed processes until the context exits."""
-        async with background(
-            every(self._leases.sweep_every.total_seconds(), self.take_over), "storage-transfers-sweep"
-        ):
+        async with background(every(_SWEEP_EVERY_S, self.take_over), "storage-transfers-sweep"):
             yield
 
     async def begin(
@@ -100,7 +90,7 @@ class Transfers:
         """Move or copy `entry`. Raises OperationInProgress if an equal call has not ended yet, and the errors of
         `TransferSteps`.
         """
-        claimed = await self._records.begin(transfer, owner=self._leases.owner, lease=self._leases.duration)
+        claimed = await self._records.begin(transfer, owner=self._ownership.id)
         if claimed is None:
             raise OperationInProgress("The same operation is already running.")
         steps = TransferSteps(self._records, self._unfinished, claimed, locations, progress)
@@ -109,7 +99,7 @@ class Transfers:
             await steps.copy(entry)
             return await steps.finish()
 
-        return await self._with_lease(claimed.lease, copy_and_finish())
+        return await self._run(claimed.claim, copy_and_finish())
 
     async def claim_unfinished(
         self, user_id: int, kind: TransferKind, source: StoragePath, targets: Sequence[StoragePath]
@@ -122,25 +112,25 @@ class Transfers:
         its files cannot yet be distinguished from those of a live process.
         """
         digests = [transfer_digest(user_id, kind, source, target) for target in targets]
-        exists, claimed = await self._records.claim_same(digests, owner=self._leases.owner, lease=self._leases.duration)
+        exists, claimed = await self._records.claim_same(digests, owner=self._ownership.id)
         if claimed is None:
             if exists:
                 raise OperationInProgress("The same operation is already running.")
             return None
         if claimed.state is TransferState.COPYING:
             try:
-                await self._with_lease(claimed.lease, self._steps(claimed, Progress()).roll_back())
+                await self._run(claimed.claim, self._steps(claimed, Progress()).roll_back())
             except DirectoryNotEmpty:
                 raise OperationInProgress("Partial copies from a stopped server are still being removed.") from None
             return None
         return claimed
 
     async def resume(self, claimed: ClaimedTransfer, progress: Progress) -> TransferResult:
-        return await self._with_lease(claimed.lease, self._steps(claimed, progress).finish())
+        return await self._run(claimed.claim, self._steps(claimed, progress).finish())
 
     async def take_over(self) -> int:
         """Finish or roll back transfers of crashed processes. Return the number of transfers taken over."""
-        orphans = await self._records.claim_orphans(owner=self._leases.owner, lease=self._leases.duration)
+        orphans = await self._records.claim_orphans(owner=self._ownership.id)
         for claimed in orphans:
             await self._finish_orphan(claimed)
         return len(orphans)
@@ -152,13 +142,11 @@ class Transfers:
         return TransferSteps(self._records, self._unfinished, claimed, (source, target), progress)
 
     async def _finish_orphan(self, claimed: ClaimedTransfer) -> None:
-        """Finish or roll back one transfer and close its operation. If that fails, it is retried after the lease
-        expires.
-        """
-        log.info("transfer taken over", transfer=str(claimed.lease.transfer_id), state=claimed.state.value)
+        """Finish or roll back one transfer and close its operation. If that fails, it is retried a minute later."""
+        log.info("transfer taken over", transfer=str(claimed.claim.transfer_id), state=claimed.state.value)
         try:
             if claimed.state is TransferState.COPYING:
-                await self._with_lease(claimed.lease, self._steps(claimed, Progress()).roll_back())
+                await self._run(claimed.claim, self._steps(claimed, Progress()).roll_back())
                 outcome = failure_body(
                     StorageError(
                         "The server that ran the copy stopped; nothing was changed.", details={"rolled_back": True}
@@ -167,9 +155,9 @@ class Transfers:
             else:
                 outcome = self._body(await self.resume(claimed, Progress()))
         except QueryServerError as error:
-            log.warning("transfer recovery failed", transfer=str(claimed.lease.transfer_id), code=error.code)
+            log.warning("transfer recovery failed", transfer=str(claimed.claim.transfer_id), code=error.code)
             outcome = failure_body(error)
-            if await self._release(claimed.lease, again_after=self._leases.duration):
+            if await self._release(claimed.claim, again_after=_RETRY_AFTER):
                 return
         code = str(outcome["code"]) if isinstance(outcome, Mapping) and outcome["status"] != 0 else "ok"
         self._audit.record_takeover(claimed.transfer, code)
@@ -177,49 +165,27 @@ class Transfers:
             state = LongOperationState.DONE if code == "ok" else LongOperationState.FAILED
             await self._operations.end(claimed.transfer.operation_id, state=state, result=outcome)
 
-    async def _with_lease(self, lease: TransferLease, work: Coroutine[Any, Any, T]) -> T:
-        """Run the work while renewing its lease. If the work is interrupted, release the lease immediately."""
-        task = asyncio.create_task(work, name=f"transfer-{lease.transfer_id}")
-        try:
-            await self._renew_until_done(lease, task)
-            return task.result()
-        except QueryServerError:
-            # The steps have already ended or released the transfer, or its lease will expire.
-            raise
-        except BaseException:  # includes CancelledError: the lease must be released
-            await _cancel_and_wait(task)
-            await asyncio.shield(self._release(lease, again_after=timedelta(0)))
-            raise
-        finally:
-            await _cancel_and_wait(task)
+    async def _run(self, claim: TransferClaim, work: Coroutine[Any, Any, T]) -> T:
+        """Run the work on a claimed transfer. If the work is interrupted, release the transfer immediately.
 
-    async def _renew_until_done(self, lease: TransferLease, task: "asyncio.Task[Any]") -> None:
-        """Renew the lease until the task ends. Raises OperationInProgress if another process has taken it over, or
-        DatabaseUnavailable if it could not be renewed before it expires.
+        Raises OperationInProgress if another process has taken it over, or DatabaseUnavailable if this may have
+        happened because the database is unavailable.
         """
-        lasting_s, every_s = self._leases.duration.total_seconds(), self._leases.renew_every.total_seconds()
-        last_renewed = time.monotonic()
-        while not (await asyncio.wait({task}, timeout=every_s))[0]:
+        with self._ownership.holding(TRANSFERS, claim.transfer_id):
             try:
-                if not await self._records.renew(lease, lasting=self._leases.duration):
-                    raise OperationInProgress("Another server has taken over this operation.")
-                last_renewed = time.monotonic()
-            except DatabaseUnavailable:
-                if time.monotonic() > last_renewed + lasting_s - every_s:
-                    raise
+                return await self._ownership.run(work, partial(self._records.require, claim))
+            except QueryServerError:
+                # The steps have already ended or released the transfer, or the claim will expire.
+                raise
+            except BaseException:  # includes CancelledError: the transfer must be released
+                await asyncio.shield(self._release(claim, again_after=timedelta(0)))
+                raise
 
-    async def _release(self, lease: TransferLease, *, again_after: timedelta) -> bool:
+    async def _release(self, claim: TransferClaim, *, again_after: timedelta) -> bool:
         try:
-            return await self._records.release(lease, again_after=again_after)
+            return await self._records.release(claim, again_after=again_after)
         except DatabaseUnavailable:
             return False
-
-
-async def _cancel_and_wait(task: "asyncio.Task[Any]") -> None:
-    """Cancel the task if it is still running, and wait until it has ended."""
-    if not task.done():
-        task.cancel()
-        await asyncio.wait({task})
 
 
 @dataclass(frozen=True, slots=True)

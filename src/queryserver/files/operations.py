@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
@@ -15,7 +15,8 @@ from queryserver.errors.files import too_many_entries
 from queryserver.errors.statements import OperationNotFound
 from queryserver.files.access import Caller
 from queryserver.files.model import LongOperationState, LongOperationStatus
-from queryserver.files.repository import OperationRecords
+from queryserver.files.repository import OPERATIONS, OperationRecords
+from queryserver.platform.ownership import Ownership
 from queryserver.platform.threads import background, every
 
 log = structlog.get_logger(__name__)
@@ -71,9 +72,8 @@ class Work(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class OperationTimes:
-    """Lease duration and update intervals of operation records, and how long shutdown waits for running work."""
+    """Update intervals of operation records, and how long shutdown waits for running work."""
 
-    lease: timedelta = timedelta(seconds=60)
     report_every: timedelta = timedelta(seconds=1)
     sweep_every: timedelta = timedelta(seconds=10)
     shutdown_grace: timedelta = timedelta(seconds=30)
@@ -84,11 +84,13 @@ class LongOperations:
     they are canceled.
     """
 
-    def __init__(self, records: OperationRecords, times: OperationTimes | None = None) -> None:
+    def __init__(self, records: OperationRecords, ownership: Ownership, times: OperationTimes | None = None) -> None:
         self._records = records
+        self._owner = ownership.id
         self._times = times or OperationTimes()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._running: dict[UUID, Progress] = {}
+        ownership.watch(OPERATIONS, lambda: [str(operation_id) for operation_id in self._running])
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
@@ -123,7 +125,7 @@ class LongOperations:
         if (await asyncio.wait({task}, timeout=wait_s))[0]:
             return task.result()
         await self._records.begin(
-            operation_id, user_id=caller.user.id, kind=work.kind, path=work.path, lease=self._times.lease
+            operation_id, user_id=caller.user.id, kind=work.kind, path=work.path, owner=self._owner
         )
         self._running[operation_id] = progress
         self._spawn(self._supervise(operation_id, work, progress, task), name=f"{work.kind}-follower")
@@ -147,15 +149,21 @@ class LongOperations:
         return await self._records.give_up(_CRASHED_BODY)
 
     async def _supervise(self, operation_id: UUID, work: Work[T], progress: Progress, task: "asyncio.Task[T]") -> None:
-        """Report progress until the work ends, then record its outcome. If the work is canceled, its lease expires and
-        the sweep closes the record.
+        """Report progress until the work ends, then record its outcome. If the work is canceled, the sweep closes the
+        record.
         """
+        reported: tuple[int, int | None] = (0, None)
         try:
-            while not (await asyncio.wait({task}, timeout=self._times.report_every.total_seconds()))[0]:
-                await self._report(operation_id, progress)
+            has_ended = False
+            while not has_ended:
+                waiting = asyncio.wait({task}, timeout=self._times.report_every.total_seconds())
+                has_ended = bool((await waiting)[0])
+                if reported != (progress.done, progress.total) and await self._report(operation_id, progress):
+                    reported = (progress.done, progress.total)
             if task.cancelled():
+                with suppress(DatabaseUnavailable):
+                    await self._records.release(operation_id)
                 return
-            await self._report(operation_id, progress)
             error = task.exception()
             if error is None:
                 body = work.body(task.result())
@@ -165,11 +173,13 @@ class LongOperations:
         finally:
             del self._running[operation_id]
 
-    async def _report(self, operation_id: UUID, progress: Progress) -> None:
+    async def _report(self, operation_id: UUID, progress: Progress) -> bool:
         try:
-            await self._records.report(operation_id, done=progress.done, total=progress.total, lease=self._times.lease)
+            await self._records.report(operation_id, done=progress.done, total=progress.total)
         except DatabaseUnavailable:
             log.warning("progress not recorded", operation_id=str(operation_id))
+            return False
+        return True
 
     async def _record(self, operation_id: UUID, body: Body) -> None:
         """Record the outcome. Until then, it exists only in this process, so retry as long as the database is

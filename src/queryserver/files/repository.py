@@ -1,6 +1,6 @@
 """Database records of long file operations, and of moves and copies that take several steps.
 
-Every update of a transfer is conditional on its owner and fence, so a process that has lost its lease changes nothing.
+Every update of a transfer is conditional on its owner and fence, so a process that has lost its claim changes nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
+from queryserver.errors.files import OperationInProgress
 from queryserver.files.model import (
     ClaimedTransfer,
     EntryKind,
@@ -19,19 +20,22 @@ from queryserver.files.model import (
     StoragePath,
     StorageUser,
     Transfer,
+    TransferClaim,
     TransferKey,
     TransferKind,
-    TransferLease,
     TransferState,
 )
 from queryserver.platform.database import Database, Row
+from queryserver.platform.ownership import OwnedTable
 
 _RETENTION = "interval '7 days'"
 
+OPERATIONS = OwnedTable("storage_operations", active="state = 'running'")
+
 # An operation stays open while a process owns its transfer or can still take it over.
-_GIVE_UP = """
+_GIVE_UP = f"""
 update storage_operations as operation set state = 'failed', ended_at = now(), result = $1
-where state = 'running' and lease_until < now() and not exists (
+where {OPERATIONS.active} and {OPERATIONS.claimable("operation")} and not exists (
     select from storage_transfers
     where operation_id = operation.id and ended_at is null and owner is not null
 )
@@ -40,14 +44,13 @@ where state = 'running' and lease_until < now() and not exists (
 
 _BEGIN_OPERATION = f"""
 with spent as (delete from storage_operations where ended_at < now() - {_RETENTION})
-insert into storage_operations (id, user_id, kind, path, state, lease_until)
-values ($1, $2, $3, $4, 'running', now() + $5::interval)
+insert into storage_operations (id, user_id, kind, path, state, owner, lease_until)
+values ($1, $2, $3, $4, 'running', $5, 'infinity')
 """
 
-_REPORT = """
-update storage_operations set done = $2, total = $3, lease_until = now() + $4::interval
-where id = $1 and state = 'running'
-"""
+_REPORT = "update storage_operations set done = $2, total = $3 where id = $1 and state = 'running'"
+
+_RELEASE = f"update storage_operations set {OPERATIONS.released} where id = $1 and state = 'running'"
 
 _END_OPERATION = """
 update storage_operations set state = $2, result = $3, ended_at = now() where id = $1 and state = 'running'
@@ -60,12 +63,16 @@ class OperationRecords:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def begin(self, operation_id: UUID, *, user_id: int, kind: str, path: str, lease: timedelta) -> None:
+    async def begin(self, operation_id: UUID, *, user_id: int, kind: str, path: str, owner: str) -> None:
         """Record a running operation. Also delete records of operations that ended more than 7 days ago."""
-        await self._database.execute(_BEGIN_OPERATION, operation_id, user_id, kind, path, lease)
+        await self._database.execute(_BEGIN_OPERATION, operation_id, user_id, kind, path, owner)
 
-    async def report(self, operation_id: UUID, *, done: int, total: int | None, lease: timedelta) -> None:
-        await self._database.execute(_REPORT, operation_id, done, total, lease)
+    async def report(self, operation_id: UUID, *, done: int, total: int | None) -> None:
+        await self._database.execute(_REPORT, operation_id, done, total)
+
+    async def release(self, operation_id: UUID) -> None:
+        """Release an operation that this process no longer works on. `give_up` or its transfer closes it."""
+        await self._database.execute(_RELEASE, operation_id)
 
     async def end(self, operation_id: UUID, *, state: LongOperationState, result: Mapping[str, Any] | str) -> None:
         """Record the final state and response body. Has no effect if the operation has already ended."""
@@ -86,12 +93,13 @@ class OperationRecords:
         )
 
     async def give_up(self, result: Mapping[str, Any]) -> int:
-        """Mark operations with an expired lease as failed, unless a process owns their transfer or can still take it
-        over. Return their number.
+        """Mark operations that no live process works on as failed, unless a process owns their transfer or can still
+        take it over. Return their number.
         """
         return await self._database.execute(_GIVE_UP, dict(result))
 
 
+TRANSFERS = OwnedTable("storage_transfers", active="ended_at is null")
 _MINE = "id = $1 and owner = $2 and fence = $3 and ended_at is null"
 _ENDED = frozenset({TransferState.DONE, TransferState.ROLLED_BACK, TransferState.FAILED})
 _COLUMNS = """id, coalesce(user_id, 0) as user_id, username, is_admin, kind, source_scheme, source, target_scheme,
@@ -102,29 +110,30 @@ _BEGIN = f"""
 with spent as (
     delete from storage_transfers
     where ended_at < now() - {_RETENTION} or (
-        ended_at is null and started_at < now() - {_RETENTION} and (lease_until is null or lease_until < now())
+        ended_at is null and started_at < now() - {_RETENTION} and {TRANSFERS.claimable()}
     )
 )
 insert into storage_transfers (
     id, user_id, digest, username, is_admin, kind, source_scheme, source, target_scheme, target, overwrite,
     operation_id, state, owner, lease_until
 )
-values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 'copying', $13, now() + $14::interval)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, 'copying', $13, 'infinity')
 on conflict (digest) where ended_at is null do nothing
 returning {_COLUMNS}
 """
 
 _CLAIM_SAME = f"""
-update storage_transfers set owner = $2, fence = fence + 1, lease_until = now() + $3::interval
-where digest = any($1::bytea[]) and ended_at is null and (owner is null or lease_until < now())
+update storage_transfers set {TRANSFERS.claimed("$2")}
+where digest = any($1::bytea[]) and ended_at is null and {TRANSFERS.claimable()}
 returning {_COLUMNS}
 """
 
+# A transfer without an owner waits for the user's next call.
 _CLAIM_ORPHANS = f"""
-update storage_transfers set owner = $1, fence = fence + 1, lease_until = now() + $2::interval
+update storage_transfers set {TRANSFERS.claimed("$1")}
 where id in (
     select id from storage_transfers
-    where ended_at is null and owner is not null and lease_until < now()
+    where ended_at is null and owner is not null and {TRANSFERS.claimable()}
     order by started_at limit 20 for update skip locked
 )
 returning {_COLUMNS}
@@ -132,7 +141,7 @@ returning {_COLUMNS}
 
 _END = f"""
 with changed as (
-    update storage_transfers set state = $4, ended_at = now(), owner = null, lease_until = null
+    update storage_transfers set state = $4, ended_at = now(), {TRANSFERS.released}
     where {_MINE} returning id
 ), gone as (
     delete from storage_transfer_keys where transfer_id in (select id from changed)
@@ -162,7 +171,7 @@ class TransferRecords:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def begin(self, transfer: Transfer, *, owner: str, lease: timedelta) -> ClaimedTransfer | None:
+    async def begin(self, transfer: Transfer, *, owner: str) -> ClaimedTransfer | None:
         """Record and claim a transfer in state `copying`. Return None if an equal transfer has not ended yet."""
         row = await self._database.row(
             _BEGIN,
@@ -179,17 +188,14 @@ class TransferRecords:
             transfer.overwrite,
             transfer.operation_id,
             owner,
-            lease,
         )
         return _claimed(row) if row else None
 
-    async def claim_same(
-        self, digests: Sequence[bytes], *, owner: str, lease: timedelta
-    ) -> tuple[bool, ClaimedTransfer | None]:
+    async def claim_same(self, digests: Sequence[bytes], *, owner: str) -> tuple[bool, ClaimedTransfer | None]:
         """Return whether an unfinished transfer with one of these digests exists, and the transfer itself if no live
         process owned it and this call has claimed it.
         """
-        row = await self._database.row(_CLAIM_SAME, list(digests), owner, lease)
+        row = await self._database.row(_CLAIM_SAME, list(digests), owner)
         if row:
             return True, _claimed(row)
         exists = await self._database.value(
@@ -198,35 +204,37 @@ class TransferRecords:
         )
         return bool(exists), None
 
-    async def claim_orphans(self, *, owner: str, lease: timedelta) -> Sequence[ClaimedTransfer]:
-        """Claim transfers whose lease has expired, oldest first, at most 20 per call."""
-        return [_claimed(row) for row in await self._database.fetch(_CLAIM_ORPHANS, owner, lease)]
+    async def claim_orphans(self, *, owner: str) -> Sequence[ClaimedTransfer]:
+        """Claim transfers whose process has died, oldest first, at most 20 per call."""
+        return [_claimed(row) for row in await self._database.fetch(_CLAIM_ORPHANS, owner)]
 
-    async def renew(self, lease: TransferLease, *, lasting: timedelta) -> bool:
-        return await self._changed(f"set lease_until = now() + $4::interval where {_MINE}", lease, lasting)
+    async def require(self, claim: TransferClaim) -> None:
+        """Raise OperationInProgress if another process has claimed the transfer."""
+        if not await self._database.value(f"select true from storage_transfers where {_MINE}", *_named(claim)):
+            raise OperationInProgress("Another server has taken over this operation.")
 
-    async def release(self, lease: TransferLease, *, again_after: timedelta | None) -> bool:
+    async def release(self, claim: TransferClaim, *, again_after: timedelta | None) -> bool:
         """Release a transfer. Any process may claim it after `again_after`; if that is None, it is claimed only when
-        the user retries the call. Return False if the lease was lost.
+        the user retries the call. Return False if the claim was lost.
         """
         if again_after is None:
-            return await self._changed(f"set owner = null, lease_until = null where {_MINE}", lease)
-        return await self._changed(f"set lease_until = now() + $4::interval where {_MINE}", lease, again_after)
+            return await self._changed(f"set {TRANSFERS.released} where {_MINE}", claim)
+        return await self._changed(f"set lease_until = now() + $4::interval where {_MINE}", claim, again_after)
 
-    async def advance(self, lease: TransferLease, state: TransferState) -> bool:
+    async def advance(self, claim: TransferClaim, state: TransferState) -> bool:
         """Record a state. `done`, `rolled_back` and `failed` end the transfer and delete its keys. Return False if the
-        lease was lost.
+        claim was lost.
         """
         if state in _ENDED:
-            return await self._database.value(_END, *_named(lease), state.value) == 1
-        return await self._changed(f"set state = $4 where {_MINE}", lease, state.value)
+            return await self._database.value(_END, *_named(claim), state.value) == 1
+        return await self._changed(f"set state = $4 where {_MINE}", claim, state.value)
 
-    async def add_keys(self, lease: TransferLease, keys: Sequence[TransferKey]) -> bool:
-        """Record source entries. Return False if the lease was lost."""
+    async def add_keys(self, claim: TransferClaim, keys: Sequence[TransferKey]) -> bool:
+        """Record source entries. Return False if the claim was lost."""
         if not keys:
             return True
         columns = map(list, zip(*map(_row, keys), strict=True))
-        return await self._database.execute(_ADD_KEYS, *_named(lease), *columns) == len(keys)
+        return await self._database.execute(_ADD_KEYS, *_named(claim), *columns) == len(keys)
 
     async def keys(
         self,
@@ -272,23 +280,23 @@ class TransferRecords:
             transfer_id,
         )
 
-    async def mark(self, lease: TransferLease, numbers: Sequence[int], state: KeyState) -> bool:
-        """Record a state for these entries. Return False if the lease was lost."""
+    async def mark(self, claim: TransferClaim, numbers: Sequence[int], state: KeyState) -> bool:
+        """Record a state for these entries. Return False if the claim was lost."""
         if not numbers:
             return True
-        return await self._database.execute(_MARK, *_named(lease), list(numbers), state.value) == len(numbers)
+        return await self._database.execute(_MARK, *_named(claim), list(numbers), state.value) == len(numbers)
 
-    async def _changed(self, change: str, lease: TransferLease, *arguments: object) -> bool:
-        return await self._database.execute(f"update storage_transfers {change}", *_named(lease), *arguments) == 1
+    async def _changed(self, change: str, claim: TransferClaim, *arguments: object) -> bool:
+        return await self._database.execute(f"update storage_transfers {change}", *_named(claim), *arguments) == 1
 
 
-def _named(lease: TransferLease) -> tuple[UUID, str, int]:
-    return lease.transfer_id, lease.owner, lease.fence
+def _named(claim: TransferClaim) -> tuple[UUID, str, int]:
+    return claim.transfer_id, claim.owner, claim.fence
 
 
 def _claimed(row: Row) -> ClaimedTransfer:
     return ClaimedTransfer(
-        lease=TransferLease(row["id"], row["owner"], row["fence"]),
+        claim=TransferClaim(row["id"], row["owner"], row["fence"]),
         transfer=Transfer(
             user_id=row["user_id"],
             acting=StorageUser(row["username"], is_admin=row["is_admin"]),

@@ -120,8 +120,8 @@ class TransferResult:
 
 
 class TransferSteps:
-    """The steps of one transfer, which run under its lease. All methods raise OperationInProgress if another process
-    has taken over the transfer.
+    """The steps of one claimed transfer. All methods raise OperationInProgress if another process has taken over the
+    transfer.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class TransferSteps:
         source, target = locations
         self._records = records
         self._unfinished = unfinished
-        self._lease = claimed.lease
+        self._claim = claimed.claim
         self._transfer = claimed.transfer
         self._from = source
         self._to = target
@@ -197,9 +197,9 @@ class TransferSteps:
                 batch.append(TransferKey(number, replace(status, path=path), state))
                 number += 1
                 if len(batch) == _LISTED_BATCH:
-                    self._require(held=await self._records.add_keys(self._lease, batch))
+                    self._require(held=await self._records.add_keys(self._claim, batch))
                     batch = []
-        self._require(held=await self._records.add_keys(self._lease, batch))
+        self._require(held=await self._records.add_keys(self._claim, batch))
         await self._require_one_kind(entry)
         self._progress.expect(files)
 
@@ -218,7 +218,7 @@ class TransferSteps:
         """
         if not isinstance(self._from.storage, KeyedStorage):
             return
-        both = await self._records.repeated_path(self._lease.transfer_id)
+        both = await self._records.repeated_path(self._claim.transfer_id)
         if both is None and entry.is_file and await self._from.storage.is_ambiguous(entry.path):
             both = ""
         if both is not None:
@@ -316,8 +316,8 @@ class TransferSteps:
         except errors.OperationInProgress:
             raise
         except errors.QueryServerError as error:
-            remaining = await self._records.count(self._lease.transfer_id, (KeyState.COPIED,))
-            await self._records.release(self._lease, again_after=None)
+            remaining = await self._records.count(self._claim.transfer_id, (KeyState.COPIED,))
+            await self._records.release(self._claim, again_after=None)
             raise errors.StorageError(
                 f"The target is complete, but the source could not be deleted: {error.message}",
                 details={"state": TransferState.DELETING.value, "remaining": remaining},
@@ -395,16 +395,16 @@ class TransferSteps:
     ) -> AsyncGenerator[Sequence[TransferKey]]:
         after: int | None = None
         while keys := await self._records.keys(
-            self._lease.transfer_id, kind=kind, states=states, limit=_WINDOW, after=after, descending=descending
+            self._claim.transfer_id, kind=kind, states=states, limit=_WINDOW, after=after, descending=descending
         ):
             after = keys[-1].number
             yield keys
 
     async def _mark(self, keys: Sequence[TransferKey], state: KeyState) -> None:
-        self._require(held=await self._records.mark(self._lease, [key.number for key in keys], state))
+        self._require(held=await self._records.mark(self._claim, [key.number for key in keys], state))
 
     async def _advance(self, state: TransferState) -> None:
-        self._require(held=await self._records.advance(self._lease, state))
+        self._require(held=await self._records.advance(self._claim, state))
 
     @staticmethod
     def _require(*, held: bool) -> None:

@@ -18,6 +18,7 @@ from queryserver.errors.files import DirectoryNotEmpty, StorageError, StorageNot
 from queryserver.files.access import Caller, Stores
 from queryserver.files.model import FileStatus, Scheme, StoragePath, StorageUser
 from queryserver.files.protocol import PartPlan, StoredPart, UnlistedUploads
+from queryserver.files.repository import TRANSFERS
 from queryserver.platform.database import Connection, Database
 from queryserver.platform.threads import background, now_and_every, renewed
 
@@ -87,7 +88,7 @@ _BEGIN_WRITE = """
 insert into unfinished_writes (id, scheme, directory, name, username, is_admin) values ($1, $2, $3, $4, $5, $6)
 """
 
-_ABANDONED = """
+_ABANDONED = f"""
 select id, scheme, directory, name, username, is_admin from unfinished_writes as written
 where touched_at < now() - $1::interval and scheme = any($3::text[]) and not exists (
     select from part_uploads
@@ -99,7 +100,7 @@ where touched_at < now() - $1::interval and scheme = any($3::text[]) and not exi
         and other.touched_at > now() - $2::interval
 ) and not exists (
     select from storage_transfers
-    where target_scheme = written.scheme and ended_at is null and lease_until > now()
+    where target_scheme = written.scheme and ended_at is null and {TRANSFERS.is_owned()}
         and starts_with(written.directory || '/', target || '/')
 )
 order by touched_at limit 1000

@@ -28,17 +28,20 @@ from queryserver.files.model import (
     Scheme,
     StorageUser,
     Transfer,
+    TransferClaim,
     TransferKey,
     TransferKind,
     TransferState,
 )
-from queryserver.files.moves import LeaseSettings, Transfers, final_body
+from queryserver.files.moves import Transfers, final_body
 from queryserver.files.operations import Progress
-from queryserver.files.repository import OperationRecords, TransferRecords
+from queryserver.files.repository import TRANSFERS, OperationRecords, TransferRecords
 from queryserver.files.transfer_steps import TransferSteps
 from queryserver.files.upload_repository import UnfinishedWrites
 from queryserver.identity.model import User
 from queryserver.platform.logs import AUDIT_LOGGER, FIELDS
+from queryserver.platform.ownership import Load, Ownership
+from queryserver.platform.roles import Role
 
 
 class Gate(FaultyFileSystem):
@@ -242,7 +245,9 @@ class Held:
 
 @asynccontextmanager
 async def held(tmp_path: Path, database_dsn: str, call: str, stage: str) -> AsyncGenerator[Held]:
-    memory, settings = memory_stores(), storage_settings(tmp_path, database_dsn)
+    # No process sends a second heartbeat during the test.
+    rare = {"desktop": {"task_server": {"heartbeat_s": 3600}}, "tables": {"editor": {"lease_timeout_s": 10_800}}}
+    memory, settings = memory_stores(), storage_settings(tmp_path, database_dsn, **rare)
     open_one = partial(open_world, settings, tmp_path / "files", memory)
     async with open_one() as first:
         gate = Gate(first.faulty[Scheme.S3A], stage, number=2)
@@ -256,10 +261,11 @@ async def held(tmp_path: Path, database_dsn: str, call: str, stage: str) -> Asyn
         yield Held(open_one, gate, eva, folder, before, asked, started)
 
 
-async def forget_leases(world: World) -> None:
-    """Let all leases expire, as if the processes that held them had died."""
-    await world.api.database.execute("update storage_transfers set lease_until = now() - interval '1 second'")
-    await world.api.database.execute("update storage_operations set lease_until = now() - interval '1 second'")
+async def let_others_die(world: World) -> None:
+    """Let the last heartbeats of all other processes become too old."""
+    await world.api.database.execute(
+        "update instances set alive_until = now() - interval '1 s' where id <> $1", world.api.services.ownership.id
+    )
 
 
 @pytest.mark.storage(65, 66)
@@ -275,7 +281,7 @@ async def test_another_process_completes_the_work_of_a_dead_process(
         async with first.second() as (second, heir):
             busy = await heir.post("storage/move", **asked)
             assert (busy.status_code, busy.json()["code"]) == (409, "operation_in_progress")
-            await forget_leases(second)
+            await let_others_die(second)
             await second.api.services.storage.transfers.take_over()
             end = (await heir.get("storage/operation", id=first.started["operation_id"])).json()
             if stage == "copy":
@@ -286,7 +292,7 @@ async def test_another_process_completes_the_work_of_a_dead_process(
                 assert (end["state"], end["result"]["path"]) == ("done", folder.at("e"))
             moved = folder.all()
             assert moved == {"e": None, "e/a": b"a", "e/b": b"b", "e/sub": None, "e/sub/c": b"c"}
-            # The first process resumes. It no longer has the lease, so it must not undo anything.
+            # The first process resumes. It no longer owns the transfer, so it must not undo anything.
             first.gate.open.set()
             await asyncio.sleep(0.3)
             assert folder.all() == moved
@@ -300,7 +306,7 @@ async def test_takeover_is_audited_and_incomplete_files_are_recorded(
     async with held(tmp_path, database_dsn, "storage/move", stage) as first:
         folder = first.folder
         async with first.second() as (second, heir):
-            await forget_leases(second)
+            await let_others_die(second)
             # The dead process's own records are deleted, so that only the records of the takeover remain.
             await second.api.database.execute("delete from unfinished_writes")
             caplog.clear()
@@ -314,29 +320,32 @@ async def test_takeover_is_audited_and_incomplete_files_are_recorded(
 
 
 @pytest.mark.parametrize("stage", ["copy", "delete"])
-async def test_identical_call_takes_over_after_the_lease_expires(tmp_path: Path, database_dsn: str, stage: str) -> None:
+async def test_identical_call_takes_over_from_a_dead_process(tmp_path: Path, database_dsn: str, stage: str) -> None:
     async with held(tmp_path, database_dsn, "storage/rename", stage) as first:
         folder, asked = first.folder, first.asked
         async with first.second() as (second, heir):
-            await forget_leases(second)
+            await let_others_die(second)
             again = await heir.post("storage/rename", **asked)
             assert (again.status_code, again.json()["path"]) == (200, folder.at("e"))
             assert folder.all() == {"e": None, "e/a": b"a", "e/b": b"b", "e/sub": None, "e/sub/c": b"c"}
 
 
-@pytest.mark.storage(65)
-async def test_identical_call_waits_until_the_last_file_of_the_dead_process_can_be_removed(
-    eva: Caller, world: World, monkeypatch: pytest.MonkeyPatch
-):
-    """A recent file with a reserved name may be an upload in progress. A file becomes old if nothing is written to
-    it.
-    """
+@pytest.fixture
+def no_takeovers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only calls take over transfers of dead processes, but no application does so in the background."""
 
     async def none(*_: object, **__: object) -> list[object]:
         return []
 
-    # The call itself must take over the work, before another test's application does so in the background.
     monkeypatch.setattr(TransferRecords, "claim_orphans", none)
+
+
+@pytest.mark.usefixtures("no_takeovers")
+@pytest.mark.storage(65)
+async def test_identical_call_waits_until_the_last_file_of_the_dead_process_can_be_removed(eva: Caller, world: World):
+    """A recent file with a reserved name may be an upload in progress. A file becomes old if nothing is written to
+    it.
+    """
     folder = world.folder(Scheme.FILE)
     folder.put(d__a=b"a", e=None)
     left = folder.directory / "e" / f"._qs_upload_{'0' * 32}"
@@ -346,26 +355,33 @@ async def test_identical_call_waits_until_the_last_file_of_the_dead_process_can_
     caller = StoreCaller.of(User(user_id, eva.username, is_admin=True))
     source, target = (stores.location(caller, stores.path(folder.at(name))) for name in ("d", "e"))
     transfer = Transfer(user_id, caller.acting, TransferKind.COPY, source.path, target.path)
-    claimed = await records.begin(transfer, owner="dead", lease=timedelta(0))
+    claimed = await records.begin(transfer, owner="dead")
     assert claimed is not None
     made = TransferKey(0, replace(await source.storage.stat(source.path.path), path=""), KeyState.COPIED)
-    assert await records.add_keys(claimed.lease, [made])
+    assert await records.add_keys(claimed.claim, [made])
     asked = {"src_path": folder.at("d"), "dest_path": folder.at("e")}
     early = await eva.post("storage/copy", **asked)
     assert (early.status_code, early.json()["code"]) == (409, "operation_in_progress")
     os.utime(left, (time.time() - 100,) * 2)
-    await forget_leases(world)
+    # As the heartbeat does a lease later, because the process no longer works on the transfer.
+    assert await world.api.database.execute(TRANSFERS.expire, *await owned_transfer(world)) == 1
     again = await eva.post("storage/copy", **asked)
     assert (again.status_code, again.json()["path"]) == (200, folder.at("e"))
     assert folder.all() == {"d": None, "d/a": b"a", "e": None, "e/a": b"a"}
 
 
-async def test_operation_without_a_process_has_failed(eva: Caller, world: World) -> None:
+@pytest.mark.parametrize(("owner", "lease"), [("killed", "infinity"), (None, "2026-01-01")])
+async def test_operation_without_a_process_has_failed(eva: Caller, world: World, owner: str | None, lease: str) -> None:
+    """Processes of older versions have no owner in the row, but a lease that expires."""
+    await world.api.database.execute("delete from storage_operations")
     await world.api.database.execute(
-        """insert into storage_operations (id, user_id, kind, path, state, lease_until)
-        select '11111111-2222-3333-4444-555555555555', id, 'storage.delete', '/x', 'running', now() - interval '1 s'
+        """insert into storage_operations (id, user_id, kind, path, state, owner, lease_until)
+        select '11111111-2222-3333-4444-555555555555', id, 'storage.delete', '/x', 'running', $2,
+            $3::text::timestamptz
         from users where username = $1""",
         eva.username,
+        owner,
+        lease,
     )
     await world.api.services.storage.operations.sweep()
     body = (await eva.get("storage/operation", id="11111111-2222-3333-4444-555555555555")).json()
@@ -420,22 +436,38 @@ async def test_every_move_and_refusal_is_audited(eva, world, caplog):
     ]
 
 
-def impatient(world: World, owner: str) -> Transfers:
-    """Return the transfers of a process with this owner name. The process renews its leases every 50 ms."""
-    database = world.api.database
-    storage = world.api.services.storage
-    return Transfers(
-        TransferRecords(database),
-        OperationRecords(database),
-        UnfinishedWrites(database),
-        storage.stores,
-        storage.audit,
-        final_body,
-        LeaseSettings(owner=owner, renew_every=timedelta(milliseconds=50)),
-    )
+class Paused:
+    """A process that is paused by the test after its first heartbeat."""
+
+    def __init__(self, world: World) -> None:
+        self.now = 0.0
+        self.is_checked = asyncio.Event()
+        self.ownership = Ownership(world.api.database, lease=timedelta(hours=1), clock=lambda: self.now)
+        self._world = world
+
+    async def transfers(self) -> Transfers:
+        await self.ownership.beat(Role.SERVER, Load())
+        is_checked = self.is_checked
+
+        class Records(TransferRecords):
+            async def require(self, claim: TransferClaim) -> None:
+                await super().require(claim)
+                is_checked.set()
+
+        database, storage = self._world.api.database, self._world.api.services.storage
+        return Transfers(
+            Records(database),
+            OperationRecords(database),
+            UnfinishedWrites(database),
+            storage.stores,
+            storage.audit,
+            final_body,
+            self.ownership,
+        )
 
 
-async def test_process_that_lost_its_lease_stops_without_rollback(eva, world, gate):
+@pytest.mark.usefixtures("no_takeovers")
+async def test_process_that_lost_its_transfer_stops_without_rollback(eva, world, gate):
     folder = world.folder(Scheme.S3A)
     three(folder)
     user_id = await world.api.database.value("select id from users where username = $1", eva.username)
@@ -444,19 +476,19 @@ async def test_process_that_lost_its_lease_stops_without_rollback(eva, world, ga
     source, target = (stores.location(caller, stores.path(folder.at(name))) for name in ("d", "e"))
     transfer = Transfer(user_id, caller.acting, TransferKind.MOVE, source.path, target.path)
     entry = await source.storage.stat(source.path.path)
-    loser = asyncio.create_task(impatient(world, "loser").begin(transfer, (source, target), entry, Progress()))
+    paused = Paused(world)
+    transfers = await paused.transfers()
+    loser = asyncio.create_task(transfers.begin(transfer, (source, target), entry, Progress()))
     await gate.reached.wait()
     digests = [transfer.digest]
     records = TransferRecords(world.api.database)
-    hour = timedelta(hours=1)
-    assert await records.claim_same(digests, owner="heir", lease=hour) == (True, None)
-    claimed = None
-    while claimed is None:  # the first process may renew its lease between the two calls
-        await world.api.database.execute(
-            "update storage_transfers set lease_until = now() - interval '1 s' where digest = $1", transfer.digest
-        )
-        _, claimed = await records.claim_same(digests, owner="heir", lease=hour)
-    assert (claimed.lease.owner, claimed.state) == ("heir", TransferState.COPYING)
+    heir = world.api.services.ownership.id
+    assert await records.claim_same(digests, owner=heir) == (True, None)
+    paused.now += 3601
+    await world.api.database.execute("update instances set alive_until = now() where id = $1", paused.ownership.id)
+    _, claimed = await records.claim_same(digests, owner=heir)
+    assert claimed is not None
+    assert (claimed.claim.owner, claimed.state) == (heir, TransferState.COPYING)
     with pytest.raises(OperationInProgress):
         await loser
     assert {path for path in folder.all() if path[0] == "d"} == {"d", "d/a", "d/b", "d/sub", "d/sub/c"}
@@ -467,7 +499,9 @@ async def test_process_that_lost_its_lease_stops_without_rollback(eva, world, ga
     assert not any(path[0] == "e" for path in folder.all())
 
 
-async def test_long_operation_renews_its_lease(eva: Caller, world: World, gate: Gate) -> None:
+async def test_process_that_was_paused_continues_if_no_other_has_taken_over(
+    eva: Caller, world: World, gate: Gate
+) -> None:
     folder = world.folder(Scheme.S3A)
     three(folder)
     user_id = await world.api.database.value("select id from users where username = $1", eva.username)
@@ -476,14 +510,18 @@ async def test_long_operation_renews_its_lease(eva: Caller, world: World, gate: 
     source, target = (stores.location(caller, stores.path(folder.at(name))) for name in ("d", "e"))
     transfer = Transfer(user_id, caller.acting, TransferKind.COPY, source.path, target.path)
     entry = await source.storage.stat(source.path.path)
-    work = asyncio.create_task(impatient(world, "keeper").begin(transfer, (source, target), entry, Progress()))
+    paused = Paused(world)
+    transfers = await paused.transfers()
+    work = asyncio.create_task(transfers.begin(transfer, (source, target), entry, Progress()))
     await gate.reached.wait()
-    looked = "select lease_until from storage_transfers where digest = $1 and ended_at is null"
-    first = await world.api.database.value(looked, transfer.digest)
-
-    async def is_renewed() -> bool:
-        return await world.api.database.value(looked, transfer.digest) > first
-
-    await until(is_renewed)
+    paused.now += 3601
+    await asyncio.wait_for(paused.is_checked.wait(), 60)
     gate.open.set()
     assert (await work).target == target.path
+
+
+async def owned_transfer(world: World) -> tuple[str, str, int]:
+    """Return the owner, key and fence of the only transfer that the application owns."""
+    owner = world.api.services.ownership.id
+    (row,) = await world.api.database.fetch(TRANSFERS.owned_rows, owner)
+    return owner, row["key"], row["fence"]

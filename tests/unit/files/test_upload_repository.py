@@ -30,6 +30,8 @@ from queryserver.files.upload_repository import (
     UploadTerms,
 )
 from queryserver.platform.database import Database, open_database
+from queryserver.platform.ownership import Load, Ownership
+from queryserver.platform.roles import Role
 
 ANA = StorageUser("ana", is_admin=True)
 DAY = timedelta(days=1)
@@ -203,10 +205,13 @@ async def test_running_transfer_protects_the_directories_of_its_target(database:
         await user(database), ANA, TransferKind.COPY, StoragePath(Scheme.S3A, "b/t"), StoragePath(Scheme.HDFS, "to/t")
     )
     records = TransferRecords(database)
-    claimed = await records.begin(transfer, owner="one", lease=timedelta(minutes=1))
+    one = Ownership(database, lease=timedelta(hours=1))
+    claimed = await records.begin(transfer, owner=one.id)
     assert claimed is not None
+    assert set(await abandoned(writes, timedelta(minutes=6))) == {inner, beside}, "that process is not alive"
+    await one.beat(Role.SERVER, Load())
     assert await abandoned(writes, timedelta(minutes=6)) == [beside]
-    await records.advance(claimed.lease, TransferState.DONE)
+    await records.advance(claimed.claim, TransferState.DONE)
     assert set(await abandoned(writes, timedelta(minutes=6))) == {inner, beside}
 
 
