@@ -18,6 +18,8 @@ from tests.rewriting import rewrite_assertions
 
 settings.load_profile(QUICK)
 
+_SLOW_S = 300
+"""Time limit of slow tests without a limit of their own. The limit of other tests is in `pyproject.toml`."""
 _LONG_S = 600
 _ID_CHARACTERS = 50
 
@@ -115,9 +117,12 @@ def pytest_pycollect_makeitem(collector: pytest.Collector, obj: object) -> list[
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Run tests marked `engine(name)` only if `--engine` requests their engine; no other tests run in that case.
 
-    If no engine is requested, long tests run first, because a long test at the end would run alone while all other
-    cores are idle.
+    Slow tests get more time, because they take several times as long on a busy machine. If no engine is requested, long
+    tests run first, because a long test at the end would run alone while all other cores are idle.
     """
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(_SLOW_S))
     wanted = config.getoption("--engine")
     if wanted is None:
         items.sort(key=lambda item: _time_limit_s(item) < _LONG_S)
