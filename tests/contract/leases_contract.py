@@ -15,7 +15,8 @@ from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import ClaimScope, EngineCheckpoint, Lease, Outcome, Resumption, SlotLimits
 from queryserver.statements.states import StatementState
 
-ME, OTHER = "me", "other"
+ME, OTHER, DEAD = "me", "other", "dead"
+"""Two processes that are alive unless the test calls `die`, and one whose heartbeat is too old."""
 HELD = 10**12
 LEASE = timedelta(seconds=30)
 ROOMY = SlotLimits(per_connector=100, per_user=100)
@@ -45,7 +46,6 @@ class LeaseDesk(ABC):
         self,
         *,
         owner: str | None = ME,
-        lease_s: float = 30,
         connector: str = "here",
         session: int | None = None,
         timeout_s: int = 60,
@@ -64,16 +64,18 @@ class LeaseDesk(ABC):
     async def ask_to_cancel(self, statement_id: UUID) -> None:
         """Request cancellation as an API call does."""
 
+    @abstractmethod
+    async def die(self, owner: str) -> None:
+        """Let the last heartbeat of a process become too old."""
+
     async def claim(self, lease: Lease, *, owner: str = ME) -> Lease | None:
         """Claim the statement as a process that runs the connector `here` and holds the session HELD."""
-        found = await self.leases.claim(lease.statement_id, owner=owner, lease=LEASE, within=self.within)
+        found = await self.leases.claim(lease.statement_id, owner=owner, within=self.within)
         return found[-1].lease if found else None
 
-    async def orphans(self, *, owner: str = ME, ignore_leases: bool = False) -> dict[UUID, Lease]:
+    async def orphans(self, *, owner: str = ME) -> dict[UUID, Lease]:
         """Claim orphaned statements as a process with the scope `within`."""
-        found = await self.leases.claim_orphans(
-            owner=owner, lease=LEASE, within=self.within, ignore_leases=ignore_leases
-        )
+        found = await self.leases.claim_orphans(owner=owner, within=self.within)
         return {one.lease.statement_id: one.lease for one in found}
 
     async def taken(
@@ -88,7 +90,6 @@ class LeaseDesk(ABC):
         """Claim statements from the queue that the workers share; return their ids in start order."""
         found = await self.leases.claim_waiting(
             owner=owner,
-            lease=LEASE,
             connectors=connectors,
             slots=slots,
             limit=limit,
@@ -96,9 +97,10 @@ class LeaseDesk(ABC):
         )
         return [one.lease.statement_id for one in found]
 
-    async def resumptions(self, *, ignore_leases: bool = True) -> dict[UUID, Resumption | None]:
-        """Claim orphaned statements and return the resumption of each."""
-        found = await self.leases.claim_orphans(owner=ME, lease=LEASE, within=self.within, ignore_leases=ignore_leases)
+    async def resumptions(self) -> dict[UUID, Resumption | None]:
+        """Claim the statements of the process ME, which dies, and return the resumption of each."""
+        await self.die(ME)
+        found = await self.leases.claim_orphans(owner=OTHER, within=self.within)
         return {one.lease.statement_id: one.resumption for one in found}
 
     async def finish(
@@ -201,14 +203,14 @@ class LeasesContract:
         assert (len(taken), elsewhere in taken) == (2, True)
 
     async def test_unsent_statements_of_lost_worker_return_to_queue(self, desk: LeaseDesk) -> None:
-        lost = await desk.add(owner=OTHER, lease_s=-1)
+        lost = await desk.add(owner=DEAD)
         assert await desk.taken() == [lost.statement_id]
         assert not await desk.leases.mark_sent(lost)
 
     async def test_statements_of_one_session_are_taken_in_sequence(self, desk: LeaseDesk) -> None:
         first, second = [await desk.add(owner=None, session=HELD + 1, keeps_session=True) for _ in range(2)]
         found = await desk.leases.claim_waiting(
-            owner=ME, lease=LEASE, connectors=["here"], slots=ROOMY, limit=10, max_for_busy_users=10
+            owner=ME, connectors=["here"], slots=ROOMY, limit=10, max_for_busy_users=10
         )
         assert [one.lease.statement_id for one in found] == [first.statement_id]
         for owner in ("one", "two"):
@@ -218,7 +220,7 @@ class LeasesContract:
 
     async def test_claim_includes_earlier_statements_of_the_session(self, desk: LeaseDesk) -> None:
         before, given, after = [await desk.add(owner=None, session=HELD, keeps_session=True) for _ in range(3)]
-        found = await desk.leases.claim(given.statement_id, owner=ME, lease=LEASE, within=desk.within)
+        found = await desk.leases.claim(given.statement_id, owner=ME, within=desk.within)
         assert [one.lease.statement_id for one in found] == [before.statement_id, given.statement_id]
         assert await desk.claim(after) is not None
 
@@ -227,10 +229,10 @@ class LeasesContract:
         await desk.ask_to_cancel(canceled.statement_id)
         assert await desk.taken() == []
 
-    async def test_all_leases_expire_without_live_owners(self, desk: LeaseDesk) -> None:
+    async def test_statements_return_to_the_queue_when_their_owner_dies(self, desk: LeaseDesk) -> None:
         held = await desk.add(owner=OTHER)
         assert await desk.taken() == []
-        await desk.leases.expire_all()
+        await desk.die(OTHER)
         assert await desk.taken() == [held.statement_id]
 
     async def test_server_leaves_resumable_statements_to_workers(self, desk: LeaseDesk) -> None:
@@ -239,16 +241,16 @@ class LeasesContract:
             assert await desk.leases.mark_sent(lease)
         assert await desk.leases.mark_running(followed, checkpoint=EngineCheckpoint("token", 0))
         assert await desk.leases.mark_running(unknown)
-        await desk.leases.expire_all()
+        await desk.die(ME)
         beside = ClaimScope((), (), resumes=False)
-        found = await desk.leases.claim_orphans(owner=OTHER, lease=LEASE, within=beside, ignore_leases=False)
+        found = await desk.leases.claim_orphans(owner=OTHER, within=beside)
         assert [one.lease.statement_id for one in found] == [unknown.statement_id]
 
     async def test_statement_of_another_connector_is_not_claimed(self, desk: LeaseDesk) -> None:
         assert await desk.claim(await desk.add(owner=None, connector="elsewhere")) is None
 
     async def test_orphan_is_taken_over_and_former_owner_cannot_write(self, desk: LeaseDesk) -> None:
-        old = await desk.add(owner=OTHER, lease_s=-1)
+        old = await desk.add(owner=DEAD)
         new = (await desk.orphans())[old.statement_id]
         assert new.fence > old.fence
         assert not await desk.leases.mark_sent(old)
@@ -260,7 +262,7 @@ class LeasesContract:
         assert await desk.look(old.statement_id) == Seen(StatementState.SUCCESS, ME, ["new"])
 
     async def test_requeued_statement_blocks_writes_of_former_runners(self, desk: LeaseDesk) -> None:
-        old = await desk.add(owner=OTHER, lease_s=-1)
+        old = await desk.add(owner=DEAD)
         new = (await desk.orphans())[old.statement_id]
         assert await desk.leases.mark_sent(new)
         assert await desk.leases.mark_running(new)
@@ -280,10 +282,12 @@ class LeasesContract:
         await desk.ask_to_cancel(lease.statement_id)
         assert not await desk.leases.retry(lease, line="again")
 
-    async def test_active_lease_is_respected_unless_leases_are_ignored(self, desk: LeaseDesk) -> None:
+    async def test_statement_of_a_live_process_is_not_taken_over(self, desk: LeaseDesk) -> None:
         held = await desk.add(owner=OTHER)
         assert held.statement_id not in await desk.orphans()
-        assert held.statement_id in await desk.orphans(ignore_leases=True)
+        assert await desk.claim(held) is None
+        await desk.die(OTHER)
+        assert held.statement_id in await desk.orphans()
 
     async def test_unsent_statements_of_other_connectors_are_no_orphans(self, desk: LeaseDesk) -> None:
         unsent = await desk.add(owner=None, connector="elsewhere")
@@ -301,7 +305,7 @@ class LeasesContract:
         assert other.statement_id not in found
 
     async def test_sent_statements_are_finished_by_any_process(self, desk: LeaseDesk) -> None:
-        sent = await desk.add(owner=OTHER, lease_s=-1, connector="elsewhere")
+        sent = await desk.add(owner=DEAD, connector="elsewhere")
         assert await desk.leases.mark_sent(sent)
         assert sent.statement_id in await desk.orphans()
 
@@ -328,7 +332,8 @@ class LeasesContract:
         assert not await desk.leases.release(lease)
         await desk.ask_to_cancel(lease.statement_id)
         assert (await desk.look(lease.statement_id)).state is StatementState.WAITING
-        found = await desk.leases.claim_orphans(owner=OTHER, lease=LEASE, within=desk.within, ignore_leases=True)
+        await desk.die(ME)
+        found = await desk.leases.claim_orphans(owner=OTHER, within=desk.within)
         assert [one.sent for one in found if one.lease.statement_id == lease.statement_id] == [True]
         assert not await desk.leases.take_back(lease)
 
@@ -364,24 +369,30 @@ class LeasesContract:
         assert not await desk.leases.mark_sent(lease)
         assert await desk.finish(lease, Outcome(StatementState.CANCELED, message="Canceled."))
 
-    async def test_heartbeat_reports_cancels_and_lost_leases(self, desk: LeaseDesk) -> None:
-        calm, canceled, lost, ended = [await desk.add() for _ in range(4)]
+    async def test_heartbeat_reports_cancels_and_lost_statements(self, desk: LeaseDesk) -> None:
+        calm, canceled, lost, ended = [await desk.add(owner=DEAD) for _ in range(4)]
         assert await desk.leases.mark_sent(canceled)
         await desk.ask_to_cancel(canceled.statement_id)
-        await desk.orphans(owner=OTHER, ignore_leases=True)
+        await desk.orphans(owner=OTHER)
         mine = [await desk.add() for _ in range(2)]
         await desk.finish(mine[1], SUCCESS)
-        told = await desk.leases.renew(
-            [one.statement_id for one in (calm, canceled, lost, ended, *mine)], owner=ME, lease=LEASE
-        )
-        assert told == {mine[0].statement_id: False}
-        others = await desk.leases.renew([calm.statement_id, canceled.statement_id], owner=OTHER, lease=LEASE)
+        ids = [one.statement_id for one in (calm, canceled, lost, ended, *mine)]
+        assert await desk.leases.still_owned(ids, owner=ME) == {mine[0].statement_id: False}
+        assert await desk.leases.still_owned(ids, owner=DEAD) == {}
+        others = await desk.leases.still_owned([calm.statement_id, canceled.statement_id], owner=OTHER)
         assert others == {calm.statement_id: False, canceled.statement_id: True}
 
-    async def test_expired_unclaimed_lease_can_be_renewed(self, desk: LeaseDesk) -> None:
-        lease = await desk.add(lease_s=-1)
-        assert lease.statement_id in await desk.leases.renew([lease.statement_id], owner=ME, lease=LEASE)
-        assert lease.statement_id not in await desk.orphans(owner=OTHER)
+    async def test_process_keeps_its_unclaimed_statements_after_a_pause(self, desk: LeaseDesk) -> None:
+        waiting, sent = await desk.add(), await desk.add()
+        assert await desk.leases.mark_sent(sent)
+        await desk.die(ME)
+        # Its heartbeat is late. Its own sweep must not take its running statements for those of a dead process.
+        assert await desk.orphans() == {}
+        assert await desk.claim(waiting) is None
+        assert await desk.taken() == []
+        assert len(await desk.leases.still_owned([waiting.statement_id, sent.statement_id], owner=ME)) == 2
+        assert await desk.finish(sent, SUCCESS)
+        assert list(await desk.orphans(owner=OTHER)) == [waiting.statement_id]
 
     async def test_rewritten_log_lines_are_kept_once(self, desk: LeaseDesk) -> None:
         lease = await desk.add()
@@ -406,7 +417,7 @@ class LeasesContract:
 
     @pytest.mark.item(25)
     async def test_takeover_returns_statement_progress(self, desk: LeaseDesk) -> None:
-        old = await desk.add(owner=OTHER)
+        old = await desk.add()
         mark, later = EngineCheckpoint("at the engine: 1", 2), EngineCheckpoint("at the engine: 2", 3)
         assert await desk.leases.report(old, progress=1, lines=["a", "b", "c"], start_line=0)
         assert await desk.leases.mark_running(old, checkpoint=mark)
@@ -432,7 +443,7 @@ class LeasesContract:
         lease = await desk.add()
         assert await desk.leases.mark_running(lease)
         assert not await desk.leases.hand_over(lease)
-        assert (await desk.resumptions(ignore_leases=True))[lease.statement_id] is None
+        assert (await desk.resumptions())[lease.statement_id] is None
 
     @pytest.mark.item(41)
     async def test_outcome_is_final(self, desk: LeaseDesk) -> None:
@@ -441,5 +452,6 @@ class LeasesContract:
         assert not await desk.finish(lease, SUCCESS)
         assert not await desk.leases.mark_running(lease)
         assert await desk.claim(lease) is None
-        assert lease.statement_id not in await desk.orphans(ignore_leases=True)
+        await desk.die(ME)
+        assert lease.statement_id not in await desk.orphans(owner=OTHER)
         assert (await desk.look(lease.statement_id)).state is StatementState.FAILED

@@ -13,7 +13,18 @@ from uuid import UUID, uuid4
 import pytest
 from pydantic import SecretStr
 from structlog.testing import capture_logs
-from tests.contract.leases_contract import COLUMNS, FAILED, LEASE, ME, SUCCESS, LeaseDesk, LeasesContract, Seen
+from tests.contract.leases_contract import (
+    COLUMNS,
+    DEAD,
+    FAILED,
+    LEASE,
+    ME,
+    OTHER,
+    SUCCESS,
+    LeaseDesk,
+    LeasesContract,
+    Seen,
+)
 from tests.contract.test_signatures import members, shape
 from tests.fakes.statements import MemoryLeases, MemorySessions
 from tests.fixtures.database import PATIENT
@@ -22,6 +33,8 @@ from queryserver.identity.keys import AesSealer, Keyring, SecretKey
 from queryserver.identity.model import ApiTokenLimits, Scope, Username
 from queryserver.identity.repository import AccountRepository, NewAccount
 from queryserver.platform.database import Database, open_database
+from queryserver.platform.ownership import Load, Ownership
+from queryserver.platform.roles import Role
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.results.segments import Segment
 from queryserver.statements import script_repository
@@ -40,12 +53,15 @@ class MemoryDesk(LeaseDesk):
 
     def __init__(self) -> None:
         self.leases: MemoryLeases = MemoryLeases()
+        self.leases.dead.add(DEAD)
+
+    async def die(self, owner: str) -> None:
+        self.leases.dead.add(owner)
 
     async def add(
         self,
         *,
         owner: str | None = ME,
-        lease_s: float = 30,
         connector: str = "here",
         session: int | None = None,
         timeout_s: int = 60,
@@ -57,7 +73,7 @@ class MemoryDesk(LeaseDesk):
         ends_at = time.monotonic() + timeout_s
         more = {"connector": connector, "ends_at": ends_at} | ({"session_id": session} if session else {})
         assignment = self.leases.add(
-            "x", owner=owner, lease_s=lease_s, user_id=user, keeps_session=keeps_session, sent_ahead=sent_ahead, **more
+            "x", owner=owner, user_id=user, keeps_session=keeps_session, sent_ahead=sent_ahead, **more
         )
         self.leases.of(assignment).priority = priority
         return assignment.lease
@@ -90,7 +106,6 @@ class DatabaseDesk(LeaseDesk):
         self,
         *,
         owner: str | None = ME,
-        lease_s: float = 30,
         connector: str = "here",
         session: int | None = None,
         timeout_s: int = 60,
@@ -123,7 +138,7 @@ class DatabaseDesk(LeaseDesk):
             sent_ahead=sent_ahead,
             parent_uuid="",
             owner=owner,
-            limits=EditorSettings.model_construct(lease_timeout_s=lease_s, max_statements_per_user=10_000),
+            limits=EditorSettings.model_construct(max_statements_per_user=10_000),
             idempotency=None,
         )
         await self.records.record(new)
@@ -137,6 +152,9 @@ class DatabaseDesk(LeaseDesk):
         assert record is not None
         log = await self.records.logs(statement_id, start=0, size=None)
         return Seen(record.status.state, record.status.owner, log.lines)
+
+    async def die(self, owner: str) -> None:
+        await self.database.execute("UPDATE instances SET alive_until = now() - interval '1 ms' WHERE id = $1", owner)
 
     async def ask_to_cancel(self, statement_id: UUID) -> None:
         await self.records.request_cancel(statement_id, by="ana")
@@ -162,6 +180,9 @@ class TestDatabaseLeases(LeasesContract):
             name = Username("ana", "ana")
             user_id = await accounts.create(NewAccount(name, is_admin=False, groups=()), default_group="default")
             desk = DatabaseDesk(database, user_id)
+            workers = [f"{kind} {number}" for kind in ("worker", "instance") for number in range(6)]
+            for owner in (ME, OTHER, "one", "two", "three", *workers):
+                await Ownership(database, lease=timedelta(hours=1), name=owner).beat(Role.SERVER, Load())
             yield desk
             await desk.records.aclose()
 
@@ -177,7 +198,7 @@ class TestDatabaseLeases(LeasesContract):
     async def test_only_results_that_may_have_bytes_are_deleted_from_store(
         self, desk: DatabaseDesk, way: str, left_by: str, doomed: int
     ) -> None:
-        lease = await desk.add(lease_s=-1)
+        lease = await desk.add(owner=DEAD)
         if left_by == "a former runner":
             lease = (await desk.orphans())[lease.statement_id]
         if left_by == "the statement":
@@ -235,19 +256,19 @@ class TestDatabaseLeases(LeasesContract):
     async def test_script_row_is_neither_claimed_nor_counted(self, desk: DatabaseDesk) -> None:
         operation, part = await self._script(desk)
         assert await desk.records.queue_position(operation) == 1
-        await desk.leases.expire_all()
-        assert list(await desk.orphans(ignore_leases=True)) == [part]
-        await desk.leases.expire_all()
-        assert await desk.taken() == [part]
-        (claimed,) = (await desk.orphans(ignore_leases=True)).values()
+        assert list(await desk.orphans()) == [part]
+        await desk.die(ME)
+        assert await desk.taken(owner=OTHER) == [part]
+        await desk.die(OTHER)
+        (claimed,) = (await desk.orphans(owner="one")).values()
         assert claimed.operation_id == operation
         # The script operation occupies no slot of the session and user; only its current statement does.
-        await desk.leases.expire_all()
-        assert await desk.taken(slots=SlotLimits(1, 1)) == [part]
+        await desk.die("one")
+        assert await desk.taken(owner="two", slots=SlotLimits(1, 1)) == [part]
 
     async def test_statement_outcome_and_successor_are_recorded_atomically(self, desk: DatabaseDesk) -> None:
         operation, part = await self._script(desk)
-        lease = (await desk.orphans(ignore_leases=True))[part]
+        lease = (await desk.orphans())[part]
         assert await desk.leases.mark_sent(lease)
         assert (await desk.look(operation)).state is StatementState.RUNNING
         next_statement = self._statement(desk, operation_id=operation, owner=ME, needs_session=True)
@@ -276,7 +297,7 @@ class TestDatabaseLeases(LeasesContract):
 
     async def test_no_next_statement_is_recorded_after_cancel(self, desk: DatabaseDesk) -> None:
         operation, part = await self._script(desk)
-        lease = (await desk.orphans(ignore_leases=True))[part]
+        lease = (await desk.orphans())[part]
         assert await desk.leases.mark_sent(lease)
         await desk.ask_to_cancel(operation)
         next_statement = self._statement(desk, operation_id=operation, owner=ME)
@@ -290,7 +311,7 @@ class TestDatabaseLeases(LeasesContract):
 
     async def test_statement_of_a_script_is_logged_while_the_script_is_changed(self, desk: DatabaseDesk) -> None:
         operation, part = await self._script(desk)
-        lease = (await desk.orphans(ignore_leases=True))[part]
+        lease = (await desk.orphans())[part]
         async with desk.database.transaction() as connection:
             # The log belongs to the operation. If its lines waited for this lock, a cancel request, which then waits
             # for the statement, would cause a deadlock.
@@ -304,7 +325,7 @@ class TestDatabaseLeases(LeasesContract):
         for given in (token, replace(token, connectors=None), None):
             new = self._statement(desk, owner=None, api_token=given)
             await desk.records.record(new)
-            (claimed,) = await desk.leases.claim(new.id, owner=ME, lease=LEASE, within=desk.within)
+            (claimed,) = await desk.leases.claim(new.id, owner=ME, within=desk.within)
             assert claimed.api_token == given
             assert await desk.finish(claimed.lease, SUCCESS)
 
@@ -326,7 +347,7 @@ class TestDatabaseLeases(LeasesContract):
             row_limit=10,
             timeout=timedelta(seconds=60),
             has_result_set=True,
-            limits=EditorSettings.model_construct(lease_timeout_s=30, max_statements_per_user=1),
+            limits=EditorSettings.model_construct(max_statements_per_user=1),
             idempotency=None,
             **more,
         )
@@ -358,9 +379,9 @@ class TestDatabaseLeases(LeasesContract):
 
     async def test_runner_log_lines_follow_record_log_line(self, desk: DatabaseDesk) -> None:
         for lines in ([], ["one"]):
-            lease = await desk.add(lease_s=-1, first_line=True)
+            lease = await desk.add(owner=DEAD, first_line=True)
             assert await desk.leases.report(lease, progress=1, lines=lines, start_line=1)
-            found = await desk.leases.claim_orphans(owner=ME, lease=LEASE, within=desk.within, ignore_leases=False)
+            found = await desk.leases.claim_orphans(owner=ME, within=desk.within)
             (claimed,) = [one for one in found if one.lease.statement_id == lease.statement_id]
             assert claimed.log_lines == 1 + len(lines)
             assert await desk.leases.finish(
@@ -371,7 +392,7 @@ class TestDatabaseLeases(LeasesContract):
             assert others == [*lines, "end"]
 
     async def test_successor_segment_replaces_the_same_segment(self, desk: DatabaseDesk) -> None:
-        old = await desk.add(owner="other", lease_s=-1)
+        old = await desk.add(owner=DEAD)
         assert await desk.leases.mark_running(old)
         assert await desk.leases.add_segment(old, Segment(0, 0, 10, 100), columns=COLUMNS)
         new = (await desk.orphans())[old.statement_id]
@@ -384,7 +405,7 @@ class TestDatabaseLeases(LeasesContract):
     @pytest.mark.item(25)
     @pytest.mark.parametrize("write", ["mark_running", "report", "add_segment"])
     async def test_resume_token_is_unreadable_in_database(self, desk: DatabaseDesk, write: str) -> None:
-        lease = await desk.add(lease_s=-1)
+        lease = await desk.add()
         mark = EngineCheckpoint("handle 1, its secret, é", 7)
         assert await desk.leases.mark_sent(lease)
         assert await desk.leases.mark_running(
@@ -403,7 +424,7 @@ class TestDatabaseLeases(LeasesContract):
     @pytest.mark.item(25)
     @pytest.mark.parametrize("spoiled", ["by another key", "cut", "not sealed at all"])
     async def test_unreadable_resume_token_counts_as_missing(self, desk: DatabaseDesk, spoiled: str) -> None:
-        lease = await desk.add(lease_s=-1)
+        lease = await desk.add()
         assert await desk.leases.mark_sent(lease)
         assert await desk.leases.mark_running(lease, checkpoint=EngineCheckpoint("handle"))
         if spoiled == "by another key":

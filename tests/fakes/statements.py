@@ -46,7 +46,8 @@ class Entry:
     assignment: Assignment
     owner: str | None
     fence: int
-    lease_until: float
+    owner_dies_at: float
+    """When the heartbeat of the owner becomes too old, on the monotonic clock."""
     state: StatementState = StatementState.WAITING
     sent: bool = False
     cancel_requested: bool = False
@@ -79,17 +80,22 @@ class Entry:
 class MemoryLeases:
     """Implements `statements.leases.StatementLeases`.
 
-    `before` maps a method name to an action that runs once, before the method is next called.
+    `before` maps a method name to an action that runs once, before the method is next called. `dead` are the owners
+    whose heartbeat is too old.
     """
 
     def __init__(self) -> None:
         self.entries: dict[UUID, Entry] = {}
+        self.dead: set[str] = set()
+        self.heartbeat_is_late = False
         self.before: dict[str, Callable[[], None]] = {}
         self.lose_answer_of: set[str] = set()
         self.refuse: Callable[[Outcome], None] = lambda _: None
         self.down = False
 
-    def add(self, statement: str, *, owner: str | None = OWNER, lease_s: float = 30, **more: Any) -> Assignment:
+    def add(
+        self, statement: str, *, owner: str | None = OWNER, owner_dies_in_s: float = 3600, **more: Any
+    ) -> Assignment:
         """Add a waiting statement and return its assignment; `more` overrides fields of the assignment."""
         statement_id = uuid4()
         assignment = Assignment(
@@ -112,7 +118,7 @@ class MemoryLeases:
                 **more,
             }
         )
-        self.entries[statement_id] = Entry(assignment, owner, 1, time.monotonic() + lease_s)
+        self.entries[statement_id] = Entry(assignment, owner, 1, time.monotonic() + owner_dies_in_s)
         self.entries[statement_id].sent = assignment.sent or assignment.sent_ahead
         return assignment
 
@@ -129,9 +135,10 @@ class MemoryLeases:
         if not entry.sent and not entry.state.is_terminal:
             entry.state, entry.fence = StatementState.CANCELED, entry.fence + 1
 
-    async def claim(
-        self, statement_id: UUID, *, owner: str, lease: timedelta, within: ClaimScope
-    ) -> Sequence[Assignment]:
+    def is_current(self) -> bool:
+        return not self.heartbeat_is_late
+
+    async def claim(self, statement_id: UUID, *, owner: str, within: ClaimScope) -> Sequence[Assignment]:
         await self._reached("claim")
         assignment = self.entries[statement_id].assignment
         before = [
@@ -142,14 +149,12 @@ class MemoryLeases:
             and one.assignment.history_id < assignment.history_id
         ]
         return [
-            _taken(one, owner, lease)
+            _taken(one, owner)
             for one in [*before, self.entries[statement_id]]
-            if one.state is StatementState.WAITING and _is_free(one) and _is_within(one, within)
+            if one.state is StatementState.WAITING and self._is_claimable(one, owner) and _is_within(one, within)
         ]
 
-    async def claim_orphans(
-        self, *, owner: str, lease: timedelta, within: ClaimScope, ignore_leases: bool
-    ) -> Sequence[Assignment]:
+    async def claim_orphans(self, *, owner: str, within: ClaimScope) -> Sequence[Assignment]:
         await self._reached("claim_orphans")
         found = [
             entry
@@ -160,30 +165,23 @@ class MemoryLeases:
                 or (entry.sent and (within.resumes or entry.checkpoint is None))
                 or _is_late(entry)
             )
-            and (ignore_leases or _is_free(entry))
+            and self._is_claimable(entry, owner)
         ]
-        return [_taken(entry, owner, lease) for entry in found]
+        return [_taken(entry, owner) for entry in found]
 
     async def claim_waiting(
-        self,
-        *,
-        owner: str,
-        lease: timedelta,
-        connectors: Sequence[str],
-        slots: SlotLimits,
-        limit: int,
-        max_for_busy_users: int,
+        self, *, owner: str, connectors: Sequence[str], slots: SlotLimits, limit: int, max_for_busy_users: int
     ) -> Sequence[Assignment]:
         await self._reached("claim_waiting")
         active = [one for one in self.entries.values() if not one.state.is_terminal]
-        busy = Counter(_place(one) for one in active if not _is_free(one))
+        busy = Counter(_place(one) for one in active if not self._is_free(one))
         on = Counter(connector for connector, _ in busy.elements())
-        running = {one.assignment.user_id for one in active if not _is_free(one) and one.priority == 0}
+        running = {one.assignment.user_id for one in active if not self._is_free(one) and one.priority == 0}
         waiting = [
             one
             for one in active
             if not one.sent
-            and _is_free(one)
+            and self._is_claimable(one, owner)
             and _place(one)[0] in connectors
             and not any(
                 before.assignment.session_id == one.assignment.session_id
@@ -215,23 +213,17 @@ class MemoryLeases:
             busy[_place(free[0])] += 1
             on[_place(free[0])[0]] += 1
             running.add(_place(free[0])[1])
-        found = [_taken(entry, owner, lease) for entry in taken]
+        found = [_taken(entry, owner) for entry in taken]
         return sorted(found, key=lambda one: one.history_id)
 
-    async def expire_all(self) -> None:
-        await self._reached("expire_all")
-        for entry in self.entries.values():
-            entry.lease_until = 0
-
-    async def renew(self, statement_ids: Sequence[UUID], *, owner: str, lease: timedelta) -> Mapping[UUID, bool]:
-        await self._reached("renew")
-        renewed = {}
-        for statement_id in statement_ids:
-            entry = self.entries[statement_id]
-            if entry.owner == owner and not entry.state.is_terminal:
-                entry.lease_until = time.monotonic() + lease.total_seconds()
-                renewed[statement_id] = entry.cancel_requested
-        return renewed
+    async def still_owned(self, statement_ids: Sequence[UUID], *, owner: str) -> Mapping[UUID, bool]:
+        await self._reached("still_owned")
+        entries = {statement_id: self.entries[statement_id] for statement_id in statement_ids}
+        return {
+            statement_id: entry.cancel_requested
+            for statement_id, entry in entries.items()
+            if entry.owner == owner and not entry.state.is_terminal
+        }
 
     async def release(self, lease: Lease) -> bool:
         entry = await self._mine("release", lease)
@@ -347,7 +339,7 @@ class MemoryLeases:
         next_lease = Lease(next_statement.id, lease.owner, 1, operation_id=lease.operation_id)
         number = next(_numbers)
         assignment = new_assignment(next_statement, next_lease, history_id=number, ends_at=time.monotonic() + 60)
-        self.entries[next_statement.id] = Entry(assignment, lease.owner, 1, time.monotonic() + 30)
+        self.entries[next_statement.id] = Entry(assignment, lease.owner, 1, float("inf"))
         return PartEnd(_recorded(next_statement, number))
 
     async def end_broken_scripts(self) -> None:
@@ -355,6 +347,12 @@ class MemoryLeases:
 
     async def script(self, operation_id: UUID) -> str:
         return self.entries[operation_id].assignment.statement
+
+    def _is_free(self, entry: Entry) -> bool:
+        return entry.owner is None or entry.owner in self.dead or entry.owner_dies_at < time.monotonic()
+
+    def _is_claimable(self, entry: Entry, owner: str) -> bool:
+        return entry.owner != owner and self._is_free(entry)
 
     async def _mine(self, call: str, lease: Lease) -> Entry | None:
         await self._reached(call)
@@ -506,10 +504,6 @@ def _is_first(entry: Entry, running: Collection[int]) -> bool:
     return entry.priority == 0 and entry.assignment.user_id not in running
 
 
-def _is_free(entry: Entry) -> bool:
-    return entry.owner is None or entry.lease_until < time.monotonic()
-
-
 def _is_late(entry: Entry) -> bool:
     return entry.assignment.ends_at < time.monotonic()
 
@@ -553,9 +547,8 @@ def _recorded(new: NewStatement, history_id: int) -> StatementRecord:
     )
 
 
-def _taken(entry: Entry, owner: str, lease: timedelta) -> Assignment:
-    entry.owner, entry.fence = owner, entry.fence + 1
-    entry.lease_until = time.monotonic() + lease.total_seconds()
+def _taken(entry: Entry, owner: str) -> Assignment:
+    entry.owner, entry.fence, entry.owner_dies_at = owner, entry.fence + 1, float("inf")
     lease = replace(entry.assignment.lease, owner=owner, fence=entry.fence)
     return replace(entry.assignment, lease=lease, sent=entry.sent, resumption=entry.resumption)
 

@@ -54,10 +54,10 @@ _END_OTHERS = "update instances set alive_until = now() where id <> $1 and coale
 class OwnedTable:
     """A table whose rows processes claim, and the SQL of its claims.
 
-    The column `lease` tells two kinds of owners apart. Programs before 0026 claim rows whose lease is null or past, and
-    renew a lease that ends soon. This program sets it to 'infinity', so that older programs do not claim the row, and
-    judges the owner by its heartbeat. Once no older program can run on the schema, the column can be dropped, and a row
-    is claimable if its owner is null or not alive.
+    The column `lease` distinguishes two kinds of owners. Programs before 0026 claim rows whose lease is null or past,
+    and renew a lease that ends soon. This program sets it to 'infinity', so that older programs do not claim the row,
+    and judges the owner by its heartbeat. Once no older program can run on the schema, the column can be dropped, and a
+    row is claimable if its owner is null or not alive.
     """
 
     name: str
@@ -67,15 +67,22 @@ class OwnedTable:
     active: str = "true"
     """SQL condition that every row with an owner meets, so that an index finds them."""
 
-    def is_owned(self, alias: str = "") -> str:
-        """SQL condition: a process that is alive owns the row. Null if the row has no lease."""
-        row = alias or self.name
-        lives = f"exists (select from instances where instances.id = {row}.owner and instances.alive_until > now())"
-        return f"({row}.{self.lease} > now() and ({row}.{self.lease} < 'infinity' or {lives}))"
+    def is_owned(self, alias: str = "", *, me: str = "") -> str:
+        """SQL condition: a process that is alive owns the row. Null if the row has no lease.
 
-    def claimable(self, alias: str = "") -> str:
-        """SQL condition: the row has no owner that is alive, so any process may claim it."""
-        return f"({self.is_owned(alias)} is not true)"
+        The rows of the process `me`, an SQL expression, count as owned even if its heartbeat is late.
+        """
+        row = alias or self.name
+        mine = f"{row}.owner = {me} or " if me else ""
+        lives = f"exists (select from instances where instances.id = {row}.owner and instances.alive_until > now())"
+        return f"({row}.{self.lease} > now() and ({row}.{self.lease} < 'infinity' or {mine}{lives}))"
+
+    def claimable(self, me: str, alias: str = "") -> str:
+        """SQL condition: the process `me`, an SQL expression, may claim the row, because no live process owns it.
+
+        It never includes rows that `me` owns already. They could be claimed twice, by two of its tasks.
+        """
+        return f"({self.is_owned(alias, me=me)} is not true)"
 
     def claimed(self, owner: str, alias: str = "") -> str:
         """SQL assignments that make `owner`, an SQL expression, the row's owner."""

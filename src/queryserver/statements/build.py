@@ -33,6 +33,7 @@ from queryserver.statements.overview import StatementAdministration
 from queryserver.statements.repository import StatementRecords, statement_ends
 from queryserver.statements.result_reader import CursorMoves, ResultReader
 from queryserver.statements.retention import RetentionSweep, clean_up_lock
+from queryserver.statements.rows import STATEMENTS
 from queryserver.statements.runner import CANCEL, Runner, RunnerHooks, StatementDispatcher
 from queryserver.statements.running_statements import (
     Broker,
@@ -208,7 +209,7 @@ class StatementBuilder:
 
     @cached_property
     def _leases(self) -> StatementLeases:
-        broker = self.fleet.broker
+        broker, ownership = self.fleet.broker, self.fleet.ownership
         return StatementLeases(
             self.stored.database,
             self.accounts.sealer,
@@ -217,6 +218,7 @@ class StatementBuilder:
             # database notifications.
             notifies_ends=lambda: not (broker and broker.is_reachable),
             on_final_status=self._signals.ended,
+            is_current=lambda: ownership.is_current,
         )
 
     @cached_property
@@ -258,7 +260,7 @@ class StatementBuilder:
     @cached_property
     def _runner(self) -> Runner:
         desktop, is_worker = self.settings.desktop, self.fleet.role is Role.WORKER
-        return Runner(
+        runner = Runner(
             RunnerInstance(self.fleet.ownership.id, self.fleet.intake),
             leases=self._leases,
             session_records=self.stored.sessions,
@@ -278,6 +280,8 @@ class StatementBuilder:
             external_data=self._external_data,
             broker=self.fleet.broker,
         )
+        self.fleet.ownership.watch(STATEMENTS, lambda: set(map(str, runner.statements.ids())))
+        return runner
 
     @cached_property
     def _dispatcher(self) -> StatementDispatcher:

@@ -53,21 +53,14 @@ class StatementClaims:
         """Claim and start an announced statement. Return False if another process must run it."""
         if self.instance.is_draining:
             return False
-        lease, owner = self.editor.lease_timeout, self.instance.owner
-        assignments = await self.leases.claim(statement_id, owner=owner, lease=lease, within=self._scope())
+        assignments = await self.leases.claim(statement_id, owner=self.instance.owner, within=self._scope())
         for assignment in assignments:
             await self.start(assignment)
         return bool(assignments)
 
-    async def claim_orphans(self, *, take_over_all: bool = False) -> None:
-        """Claim and start statements without a live owner.
-
-        If `take_over_all` is set, also take over statements that other processes own.
-        """
-        lease, owner = self.editor.lease_timeout, self.instance.owner
-        for assignment in await self.leases.claim_orphans(
-            owner=owner, lease=lease, within=self._scope(), ignore_leases=take_over_all
-        ):
+    async def claim_orphans(self) -> None:
+        """Claim and start statements without a live owner."""
+        for assignment in await self.leases.claim_orphans(owner=self.instance.owner, within=self._scope()):
             await self.start(assignment)
 
     def _scope(self) -> ClaimScope:
@@ -150,7 +143,7 @@ class StatementClaims:
                 await self.start(next_statement, execution)
                 if self.running.runs(next_statement.lease.statement_id):
                     return
-        except Exception as error:  # last resort of a task: the lease expires and another claim follows
+        except Exception as error:  # last resort of a task: the statement is claimed again later
             log.warning(
                 "script could not be continued", operation_id=str(assignment.lease.operation_id), exc_info=error
             )

@@ -1,7 +1,7 @@
-"""Claims statements for runners, renews their leases, and stores what runners write.
+"""Claims statements for runners, and stores what runners write.
 
-Every write checks the owner and the fence number, so a runner that continues after its lease has expired cannot change
-anything.
+Every write checks the owner and the fence number, so a runner that continues after another process has claimed its
+statement cannot change anything (ADR 84).
 """
 
 import time
@@ -45,7 +45,7 @@ log = structlog.get_logger(__name__)
 class StatementLeases:
     """Reads and writes statement records for runners.
 
-    Writes return False if the lease was lost. The runner must then stop.
+    Writes return False if another process has claimed the statement. The runner must then stop.
 
     Checkpoints are encrypted like credentials, because their tokens grant access to operations on the engine.
     """
@@ -57,10 +57,12 @@ class StatementLeases:
         on_end: EndListener = lambda _end: None,
         notifies_ends: Callable[[], bool] = lambda: True,
         on_final_status: Callable[[StatementStatus], None] = lambda _status: None,
+        is_current: Callable[[], bool] = lambda: True,
     ) -> None:
         """Initialize the repository. `on_end` receives the end of each statement that this process finishes.
 
-        `on_final_status` receives the status of each finished statement, except statements of scripts.
+        `on_final_status` receives the status of each finished statement, except statements of scripts. `is_current`
+        returns whether this process certainly still owns what it has claimed (`Ownership.is_current`).
 
         While `notifies_ends()` is true, the database also sends a notification when a claimed statement ends.
         Notifications have a cost: PostgreSQL serializes commits that send them (ADR 9).
@@ -69,43 +71,32 @@ class StatementLeases:
         self._database = database
         self._on_end = on_end
         self._on_final_status = on_final_status
+        self.is_current = is_current
         self._sealer = sealer
         self._parameters = ParameterSealer(sealer)
 
-    async def claim(
-        self, statement_id: UUID, *, owner: str, lease: timedelta, within: ClaimScope
-    ) -> Sequence[Assignment]:
+    async def claim(self, statement_id: UUID, *, owner: str, within: ClaimScope) -> Sequence[Assignment]:
         """Claim a waiting statement and the earlier waiting statements of its session, in recording order.
 
         Claims only statements in scope that have no live owner and whose session no other process holds.
         """
         connectors, sessions = list(within.connectors), list(within.sessions)
-        rows = await self._database.fetch(queries.CLAIM, statement_id, owner, lease, connectors, sessions)
+        rows = await self._database.fetch(queries.CLAIM, owner, statement_id, connectors, sessions)
         return sorted(map(self._assignment_from_row, rows), key=lambda one: one.history_id)
 
-    async def claim_orphans(
-        self, *, owner: str, lease: timedelta, within: ClaimScope, ignore_leases: bool
-    ) -> Sequence[Assignment]:
+    async def claim_orphans(self, *, owner: str, within: ClaimScope) -> Sequence[Assignment]:
         """Claim up to 200 statements that are in scope and have no live owner, in recording order.
 
         Skips statements whose session another process holds. Statements that were sent, or whose deadline has passed,
-        are claimed for any connector, because ending them needs no engine. `ignore_leases` also claims statements with
-        a valid lease. Set it only if no other instance is alive.
+        are claimed for any connector, because ending them needs no engine.
         """
         rows = await self._database.fetch(
-            queries.ORPHANS, owner, lease, list(within.connectors), ignore_leases, list(within.sessions), within.resumes
+            queries.ORPHANS, owner, list(within.connectors), list(within.sessions), within.resumes
         )
         return sorted(map(self._assignment_from_row, rows), key=lambda one: one.history_id)
 
     async def claim_waiting(
-        self,
-        *,
-        owner: str,
-        lease: timedelta,
-        connectors: Sequence[str],
-        slots: SlotLimits,
-        limit: int,
-        max_for_busy_users: int,
+        self, *, owner: str, connectors: Sequence[str], slots: SlotLimits, limit: int, max_for_busy_users: int
     ) -> Sequence[Assignment]:
         """Claim up to `limit` unsent statements from the queue that all workers share. Users take turns.
 
@@ -114,31 +105,20 @@ class StatementLeases:
         """
         reachable = list(connectors)
         if not await self._database.value(
-            queries.ANY_STATEMENT_WAITS if max_for_busy_users else queries.ANY_FIRST_STATEMENT_WAITS, reachable
+            queries.ANY_STATEMENT_WAITS if max_for_busy_users else queries.ANY_FIRST_STATEMENT_WAITS, owner, reachable
         ):
             return ()
         async with self._database.transaction() as connection:
             await connection.execute(queries.LOCK_QUEUE)
             rows = await connection.fetch(
-                queries.WAITING, owner, lease, reachable, slots.per_connector, slots.per_user, limit, max_for_busy_users
+                queries.WAITING, owner, reachable, slots.per_connector, slots.per_user, limit, max_for_busy_users
             )
         return sorted(map(self._assignment_from_row, rows), key=lambda one: one.history_id)
 
-    async def expire_all(self) -> None:
-        """Expire all leases. Call this only if no other process is alive."""
-        await self._database.execute(queries.EXPIRE_ALL)
-
-    async def renew(self, statement_ids: Sequence[UUID], *, owner: str, lease: timedelta) -> Mapping[UUID, bool]:
-        """Extend leases of `owner`. Return the ids that it still owns, mapped to whether a cancel was requested."""
-        renewed = await self._database.fetch(
-            """update statements set lease_until = now() + $2
-            where owner = $1 and id = any($3::uuid[]) and state in ('waiting', 'running')
-            returning id, cancel_requested_at is not null as canceled""",
-            owner,
-            lease,
-            list(statement_ids),
-        )
-        return {row["id"]: row["canceled"] for row in renewed}
+    async def still_owned(self, statement_ids: Sequence[UUID], *, owner: str) -> Mapping[UUID, bool]:
+        """Return the ids that `owner` still owns, mapped to whether a cancel was requested."""
+        rows = await self._database.fetch(queries.STILL_OWNED, owner, list(statement_ids))
+        return {row["id"]: row["canceled"] for row in rows}
 
     async def release(self, lease: Lease) -> bool:
         """Release a statement that was not sent. Return False if it was sent or has ended."""

@@ -12,6 +12,7 @@ from typing import Any
 from queryserver import errors
 from queryserver.formats.arrow import Column, ResultType
 from queryserver.platform.database import Connection, NamedQuery, Row, notice
+from queryserver.platform.ownership import OwnedTable
 from queryserver.sql.positions import Position
 from queryserver.statements import model
 from queryserver.statements.states import LimitSource, StatementState, TruncationReason
@@ -182,8 +183,6 @@ def error_position_from_row(row: Row | Mapping[str, Any]) -> Position | None:
     return Position(row["error_line"], row["error_column"]) if row["error_line"] else None
 
 
-_NEVER_EXPIRES = timedelta(days=36_500)
-
 # Short texts do not count, so ordinary statements never exhaust a user's quota.
 _COUNTED_BYTES = "(case when octet_length({value}) > :uncounted_bytes::integer then octet_length({value}) else 0 end)"
 _STATEMENT_BYTES = " + ".join(
@@ -212,7 +211,9 @@ _INSERTED_COLUMNS = {
     "script_id": "coalesce(:script_id, (select id from script))",
     "deadline_at": "now() + make_interval(secs => :timeout_s::integer)",
     "fence": "case when :owner::text is null then 0 else 1 end",
-    "lease_until": "case when :owner::text is not null then now() + :lease::interval end",
+    # No process may claim a script. Only its statements run.
+    "lease_until": """case when :owner::text is null then null when :is_script then now() + interval '100 years'
+        else 'infinity' end""",
     "token_expires_at": "to_timestamp(:token_expires_at)",
     "text_bytes": _STATEMENT_BYTES,
 }
@@ -273,7 +274,6 @@ def _insert_arguments(new: model.NewStatement) -> dict[str, object]:
         "limit_source": new.limit_source.value,
         "timeout_s": int(new.timeout.total_seconds()),
         "sent_ahead": new.sent_ahead,
-        "lease": _NEVER_EXPIRES if new.is_script else timedelta(seconds=limits.lease_timeout_s),
         "api_token": None if new.api_token is None else new.api_token.stored,
         "sealed_token": new.token.content if new.token else None,
         "token_expires_at": new.token.expires_at if new.token else None,
@@ -317,6 +317,8 @@ async def _limit_reached(connection: Connection, new: model.NewStatement) -> err
 ENDED = "ended"
 """Notice that a statement has ended. The subject is the statement id."""
 
+STATEMENTS = OwnedTable("statements", active="state in ('waiting', 'running') and not is_script")
+SESSIONS = OwnedTable("sessions", active="closed_at is null")
 FENCED = "id = :id and owner = :owner and fence = :fence"
 
 ASSIGNMENT_FIELDS = (
@@ -338,42 +340,39 @@ _HAS_NO_CONNECTOR = """exists (
     select from connectors where id::text = orphan.connector and deleted_at is not null
 )"""
 
+# The session of a statement may be open in another process, which then must run the statement.
+_IN_SESSION_OF_ANOTHER = f"""exists (
+    select from sessions where sessions.id = orphan.session_id and closed_at is null
+        and sessions.owner <> $1 and {SESSIONS.is_owned()}
+)"""
+
 # Also claims earlier waiting statements of the same session, because the statements of a session run in order.
 CLAIM = f"""
-update statements as orphan set owner = $2, fence = fence + 1, lease_until = now() + $3
+update statements as orphan set {STATEMENTS.claimed("$1", "orphan")}
 where id in (
         select one.id from statements as announced join statements as one on one.id = announced.id or (
             (announced.keeps_session or announced.in_named_session)
             and one.session_id = announced.session_id and one.history_id < announced.history_id
             and one.state = 'waiting'
         )
-        where announced.id = $1
+        where announced.id = $2
     )
-    and state = 'waiting' and (owner is null or lease_until < now())
-    and (connector = any($4::text[]) or session_id = any($5::bigint[]))
-    and not exists (
-        select from sessions
-        where sessions.id = orphan.session_id and closed_at is null
-            and sessions.owner <> $2 and sessions.lease_until > now()
-    )
+    and state = 'waiting' and {STATEMENTS.claimable("$1", "orphan")}
+    and (connector = any($3::text[]) or session_id = any($4::bigint[]))
+    and not {_IN_SESSION_OF_ANOTHER}
 returning {ASSIGNMENT}
 """
 
 ORPHANS = f"""
-update statements set owner = $1, fence = fence + 1, lease_until = now() + $2
+update statements set {STATEMENTS.claimed("$1")}
 where id in (
     select id from statements as orphan
-    where state in ('waiting', 'running') and not is_script
+    where {STATEMENTS.active}
         and (
-            connector = any($3::text[]) or session_id = any($5::bigint[])
-            or (sent_at is not null and ($6 or engine_handle is null)) or deadline_at < now() or {_HAS_NO_CONNECTOR}
+            connector = any($2::text[]) or session_id = any($3::bigint[])
+            or (sent_at is not null and ($4 or engine_handle is null)) or deadline_at < now() or {_HAS_NO_CONNECTOR}
         )
-        and ($4 or lease_until is null or lease_until < now())
-        and ($4 or not exists (
-            select from sessions
-            where sessions.id = orphan.session_id and closed_at is null
-                and sessions.owner <> $1 and sessions.lease_until > now()
-        ))
+        and {STATEMENTS.claimable("$1", "orphan")} and not {_IN_SESSION_OF_ANOTHER}
     order by history_id limit 200 for update skip locked
 )
 returning {ASSIGNMENT}
@@ -381,19 +380,19 @@ returning {ASSIGNMENT}
 
 # Users take turns: those with fewer running statements come first, and interactive statements precede scheduled ones.
 # The statements of a session run one after another, in the process that has the session open. Only the first
-# statements of each user are considered, so that a queue of ten thousand statements stays cheap. The first $7 of the
-# $6 slots are assigned in turn. The remaining slots go to the first interactive statement of each user who has none
+# statements of each user are considered, so that a queue of ten thousand statements stays cheap. The first $6 of the
+# $5 slots are assigned in turn. The remaining slots go to the first interactive statement of each user who has none
 # running (ADR 66).
 WAITING = f"""
 with busy as (
     select connector, user_id, count(*) as running, count(*) filter (where priority = 0) as of_people from statements
-    where state in ('waiting', 'running') and owner is not null and lease_until >= now() and not is_script
+    where {STATEMENTS.active} and {STATEMENTS.is_owned()}
     group by connector, user_id
 ), room as (
-    select connector, $4::bigint - coalesce((
+    select connector, $3::bigint - coalesce((
         select sum(running) from busy where busy.connector = reachable.connector
     ), 0) as free
-    from unnest($3::text[]) as reachable (connector)
+    from unnest($2::text[]) as reachable (connector)
 ), users as (
     select distinct connector, user_id from statements join room using (connector)
     where state = 'waiting' and sent_at is null and free > 0 and not is_script
@@ -407,50 +406,40 @@ with busy as (
     from users join room using (connector) left join busy using (connector, user_id), lateral (
         select id, priority, history_id from statements as orphan
         where orphan.connector = users.connector and orphan.user_id = users.user_id
-            and state = 'waiting' and sent_at is null and (owner is null or lease_until < now())
-            and not exists (
-                select from sessions
-                where sessions.id = orphan.session_id and closed_at is null
-                    and sessions.owner <> $1 and sessions.lease_until > now()
-            )
+            and state = 'waiting' and sent_at is null and {STATEMENTS.claimable("$1", "orphan")}
+            and not {_IN_SESSION_OF_ANOTHER}
             and not exists (
                 select from statements as before
                 where before.session_id = orphan.session_id and before.history_id < orphan.history_id
                     and before.state in ('waiting', 'running') and not before.is_script
             )
-        order by priority, history_id limit greatest($5 - coalesce(running, 0), 0)
+        order by priority, history_id limit greatest($4 - coalesce(running, 0), 0)
     ) as mine
 ), placed as (
     select id, is_first, priority, turn, history_id, free,
         row_number() over (
-            partition by connector order by $7 > 0 or is_first desc, priority, turn, history_id
+            partition by connector order by $6 > 0 or is_first desc, priority, turn, history_id
         ) as place
     from turns
 ), next as (
     select id, is_first, row_number() over (order by priority, turn, history_id) as number
     from placed where place <= free
 )
-update statements set owner = $1, fence = fence + 1, lease_until = now() + $2
+update statements set {STATEMENTS.claimed("$1")}
 where id in (
-    select id from next where number <= $7 or is_first order by number limit $6
-) and state = 'waiting' and (owner is null or lease_until < now())
+    select id from next where number <= $6 or is_first order by number limit $5
+) and state = 'waiting' and {STATEMENTS.claimable("$1")}
 returning {ASSIGNMENT}
 """
-ANY_STATEMENT_WAITS = """
-select exists (
-    select from statements where state = 'waiting' and sent_at is null
-        and (owner is null or lease_until < now()) and connector = any($1::text[])
-)
+_FREE_FOR_WORKERS = f"""
+    state = 'waiting' and sent_at is null and connector = any($2::text[]) and {STATEMENTS.claimable("$1")}
 """
-ANY_FIRST_STATEMENT_WAITS = """
+ANY_STATEMENT_WAITS = f"select exists (select from statements where {_FREE_FOR_WORKERS})"
+ANY_FIRST_STATEMENT_WAITS = f"""
 select exists (
-    select from statements where state = 'waiting' and sent_at is null and priority = 0
-        and (owner is null or lease_until < now()) and connector = any($1::text[])
-        and user_id not in (
-            select user_id from statements
-            where state in ('waiting', 'running') and priority = 0 and owner is not null and lease_until >= now()
-                and not is_script
-        )
+    select from statements where {_FREE_FOR_WORKERS} and priority = 0 and user_id not in (
+        select user_id from statements where {STATEMENTS.active} and priority = 0 and {STATEMENTS.is_owned()}
+    )
 )
 """
 _QUEUE_LOCK = 0x71737175  # "qsqu"
@@ -462,9 +451,9 @@ set local idle_in_transaction_session_timeout = '3s'; set local lock_timeout = '
 select pg_advisory_xact_lock({_QUEUE_LOCK})
 """
 
-EXPIRE_ALL = """
-update statements set lease_until = now()
-where state in ('waiting', 'running') and lease_until > now() and not is_script
+STILL_OWNED = f"""
+select id, cancel_requested_at is not null as canceled from statements
+where owner = $1 and id = any($2::uuid[]) and {STATEMENTS.active} and lease_until = 'infinity'
 """
 
 # All statements of a script share the log of the script's operation.
@@ -483,8 +472,7 @@ logged as (
 
 RETRY = NamedQuery.of(f"""
 with changed as (
-    update statements set state = 'waiting', sent_at = null, owner = null, lease_until = null, progress = 0,
-        was_retried = true
+    update statements set state = 'waiting', sent_at = null, progress = 0, was_retried = true, {STATEMENTS.released}
     where {FENCED} and state in ('waiting', 'running') and rows = 0 and engine_handle is null and not was_retried
         and cancel_requested_at is null
     returning {_LOG_ID}
@@ -510,11 +498,11 @@ where {FENCED} and state in ('waiting', 'running')
 """)
 
 RELEASE = NamedQuery.of(f"""
-update statements set owner = null, lease_until = null where {FENCED} and state = 'waiting' and sent_at is null
+update statements set {STATEMENTS.released} where {FENCED} and state = 'waiting' and sent_at is null
 """)
 
 HAND_OVER = NamedQuery.of(f"""
-update statements set owner = null, lease_until = null
+update statements set {STATEMENTS.released}
 where {FENCED} and state = 'running' and engine_handle is not null
 """)
 

@@ -146,10 +146,10 @@ class LeaseLost(Exception):
 
 @dataclass(eq=False, repr=False)
 class RunRecord:
-    """Writes one statement's record for the runner that holds its lease.
+    """Writes one statement's record for the runner that owns the statement.
 
-    Once the lease is lost, every write raises LeaseLost. While the database is unreachable, writes are retried for as
-    long as the lease may still be valid. `before_end` runs before users can see that the statement has ended.
+    Once another process has claimed it, every write raises LeaseLost. While the database is unreachable, writes are
+    retried for the duration of a lease. `before_end` runs before users can see that the statement has ended.
     """
 
     assignment: Assignment
@@ -202,10 +202,11 @@ class RunRecord:
         async with self._writing:
             if self.is_settled:
                 return False
-            # Only the first attempt uses the early record, unless this process was paused since. Otherwise, the write
-            # checks the lease and cancel requests.
+            # Only the first attempt uses the early record, unless this process was paused since, or its heartbeats
+            # failed. Otherwise, the write checks that no other process has claimed the statement, and cancel requests.
             waited_s = time.monotonic() - self._started_at
-            recorded, self._sent_ahead = self._sent_ahead and waited_s < _MAX_SENT_AHEAD_S, False
+            may_skip = self._sent_ahead and waited_s < _MAX_SENT_AHEAD_S and self.leases.is_current()
+            recorded, self._sent_ahead = may_skip, False
             if not (recorded or await self._retried(lambda: self.leases.mark_sent(self._lease))):
                 return False
             self._queued = timedelta(seconds=time.monotonic() - self._started_at)

@@ -218,7 +218,6 @@ class QueueConsumer:
     async def _take(self, limit: int, max_for_busy_users: int) -> int:
         assignments = await self.leases.claim_waiting(
             owner=self.instance.owner,
-            lease=self.editor.lease_timeout,
             connectors=self.connectors.runnable_by(self.data.names),
             slots=self.limits.slots,
             limit=limit,
@@ -229,7 +228,7 @@ class QueueConsumer:
                 await self.claims.start(assignment)
             except DatabaseUnavailable:
                 log.warning(
-                    "statement claimed but not started; its lease will expire",
+                    "statement claimed but not started; it will be claimed again",
                     operation_id=str(assignment.lease.statement_id),
                 )
         return len(assignments)
@@ -376,9 +375,8 @@ class Runner:
         if intake is not Intake.BOUND:
             await self.data.acquire_configured(take_over_all=take_over_all)
         elif take_over_all:
-            await self.leases.expire_all()
             await self.session_records.expire_all()
-        await self.claims.claim_orphans(take_over_all=take_over_all and intake is Intake.OWN)
+        await self.claims.claim_orphans()
         limits, take_reserved = self.limits, self.queue.take_for_reserved_slots
         async with (
             background(self._every(self.editor.lease_timeout / 3, self._renew), "lease-heartbeat"),
@@ -406,12 +404,12 @@ class Runner:
 
     async def _renew(self) -> None:
         lease, ids = self.editor.lease_timeout, self.statements.ids()
-        renewed = await self.leases.renew(ids, owner=self.owner, lease=lease) if ids else {}
+        owned = await self.leases.still_owned(ids, owner=self.owner) if ids else {}
         for statement_id in ids:
-            if renewed.get(statement_id, True):
-                # A cancel was requested through another instance, or the lease is lost. In both cases, the work here
-                # must end.
-                if statement_id not in renewed:
+            if owned.get(statement_id, True):
+                # A cancel was requested through another instance, or another process has claimed the statement. In both
+                # cases, the work here must end.
+                if statement_id not in owned:
                     self.metrics.leases_lost.inc()
                 self.statements.cancel(statement_id)
         recorded = self.sessions.recorded_ids()

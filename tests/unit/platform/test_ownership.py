@@ -15,7 +15,7 @@ from queryserver.platform.roles import Role
 LEASE = timedelta(seconds=30)
 OPERATIONS = OwnedTable("storage_operations", active="state = 'running'")
 CLAIM = f"""update storage_operations set {OPERATIONS.claimed("$2")}
-    where id = $1 and {OPERATIONS.claimable()} returning fence"""
+    where id = $1 and {OPERATIONS.claimable("$2")} returning fence"""
 WRITE = "update storage_operations set done = done + 1 where id = $1 and owner = $2 and fence = $3"
 ROW = "00000000-0000-4000-8000-000000000001"
 
@@ -107,6 +107,14 @@ async def test_paused_owner_continues_if_no_process_has_claimed_its_row(database
     await one.beat(Role.SERVER, Load())
     assert await claimed(database, two) is None
     assert await database.execute(WRITE, ROW, one.id, fence) == 1
+
+
+async def test_process_does_not_claim_its_own_rows_although_its_heartbeat_is_late(database: Database) -> None:
+    one = Ownership(database, lease=LEASE)
+    await one.beat(Role.SERVER, Load())
+    assert await claimed(database, one) == 1
+    await grow_old(database, one)
+    assert await claimed(database, one) is None
 
 
 async def test_owner_without_a_record_is_not_alive(database: Database) -> None:

@@ -69,7 +69,7 @@ async def test_shutdown_leaves_a_statement_to_the_next_server(pages_once: bool) 
 async def test_script_statement_is_resumed_by_the_next_server_and_the_rest_does_not_run() -> None:
     engine = ResumableFakeEngine()
     fleet = Fleet(engine=engine)
-    script = fleet.leases.add("work then rows 3; change 1", owner="script", lease_s=3600)
+    script = fleet.leases.add("work then rows 3; change 1", owner="script", owner_dies_in_s=3600)
     part = fleet.leases.add("work then rows 3", owner=None, statements_count=2, keeps_session=True)
     entry = fleet.leases.of(part)
     entry.assignment = replace(part, lease=replace(part.lease, operation_id=script.lease.statement_id))

@@ -15,7 +15,7 @@ UNKNOWN = (StatementState.FAILED, "outcome_unknown")
 @pytest.mark.item(92)
 async def test_read_only_statement_runs_once_more() -> None:
     fleet = Fleet(retries_reads=True)
-    assignment = fleet.leases.add(READS, owner=DEAD, lease_s=0.3, sent=True)
+    assignment = fleet.leases.add(READS, owner=DEAD, owner_dies_in_s=0.3, sent=True)
     async with fleet.runner().running():
         await until(lambda: terminal(fleet.leases.of(assignment)))
     entry = fleet.leases.of(assignment)
@@ -38,7 +38,7 @@ async def test_read_only_statement_runs_once_more() -> None:
 )
 async def test_statement_with_session_reader_or_former_retry_is_not_retried(more: dict[str, object]) -> None:
     fleet = Fleet(retries_reads=True)
-    assignment = fleet.leases.add(READS, owner=DEAD, lease_s=0.3, sent=True, **more)
+    assignment = fleet.leases.add(READS, owner=DEAD, owner_dies_in_s=0.3, sent=True, **more)
     async with fleet.runner().running():
         await until(lambda: terminal(fleet.leases.of(assignment)))
     assert state_of(fleet.leases.of(assignment)) == UNKNOWN
@@ -48,7 +48,7 @@ async def test_statement_with_session_reader_or_former_retry_is_not_retried(more
 @pytest.mark.item(92)
 async def test_rows_stored_since_the_check_prevent_the_retry() -> None:
     fleet = Fleet(retries_reads=True)
-    assignment = fleet.leases.add(READS, owner=DEAD, lease_s=0.3, sent=True)
+    assignment = fleet.leases.add(READS, owner=DEAD, owner_dies_in_s=0.3, sent=True)
     fleet.leases.of(assignment).segments.append(Segment(0, 0, 1, 100, 1))
     async with fleet.runner().running():
         await until(lambda: terminal(fleet.leases.of(assignment)))
@@ -59,7 +59,7 @@ async def test_rows_stored_since_the_check_prevent_the_retry() -> None:
 @pytest.mark.parametrize(("statement", "retries"), [("change 1", True), (READS, False)])
 async def test_changes_and_connectors_without_retry_end_as_unknown(statement: str, retries: bool) -> None:
     fleet = Fleet(retries_reads=retries)
-    assignment = fleet.leases.add(statement, owner=DEAD, lease_s=0.3, sent=True)
+    assignment = fleet.leases.add(statement, owner=DEAD, owner_dies_in_s=0.3, sent=True)
     async with fleet.runner().running():
         await until(lambda: terminal(fleet.leases.of(assignment)))
     assert state_of(fleet.leases.of(assignment)) == UNKNOWN
@@ -69,7 +69,7 @@ async def test_changes_and_connectors_without_retry_end_as_unknown(statement: st
 @pytest.mark.item(92)
 async def test_resumable_statement_is_resumed_and_not_retried() -> None:
     fleet = Fleet(retries_reads=True)
-    assignment = fleet.leases.add(READS, owner=DEAD, lease_s=0.3, sent=True)
+    assignment = fleet.leases.add(READS, owner=DEAD, owner_dies_in_s=0.3, sent=True)
     entry = fleet.leases.of(assignment)
     entry.state, entry.checkpoint = StatementState.RUNNING, EngineCheckpoint("of an engine that forgot it")
     async with fleet.runner().running():

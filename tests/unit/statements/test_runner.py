@@ -29,7 +29,7 @@ WAITING = StatementState.WAITING
 
 async def test_unsent_statement_of_a_dead_process_runs_once() -> None:
     fleet = Fleet()
-    assignment = fleet.leases.add("ddl", owner=OTHER, lease_s=0.3)
+    assignment = fleet.leases.add("ddl", owner=OTHER, owner_dies_in_s=0.3)
     async with fleet.runner().running():
         await until(lambda: terminal(fleet.leases.of(assignment)))
     assert fleet.leases.of(assignment).state is SUCCESS
@@ -39,7 +39,7 @@ async def test_unsent_statement_of_a_dead_process_runs_once() -> None:
 @pytest.mark.item(25)
 async def test_sent_statement_of_a_dead_process_is_never_sent_again() -> None:
     fleet = Fleet()
-    assignment = fleet.leases.add("change 1", owner=OTHER, lease_s=0.3, sent=True)
+    assignment = fleet.leases.add("change 1", owner=OTHER, owner_dies_in_s=0.3, sent=True)
     async with fleet.runner().running():
         await until(lambda: terminal(fleet.leases.of(assignment)))
     assert state_of(fleet.leases.of(assignment)) == (FAILED, "outcome_unknown")
@@ -49,7 +49,7 @@ async def test_sent_statement_of_a_dead_process_is_never_sent_again() -> None:
 @pytest.mark.item(82)
 async def test_script_statements_run_in_order_in_one_session_with_one_log() -> None:
     fleet = Fleet()
-    script = fleet.leases.add("set x 5; get x; change 2", owner="script", lease_s=3600)
+    script = fleet.leases.add("set x 5; get x; change 2", owner="script", owner_dies_in_s=3600)
     first = fleet.leases.add("set x 5", owner=None, statements_count=3, keeps_session=True)
     entry = fleet.leases.of(first)
     entry.assignment = replace(first, lease=replace(first.lease, operation_id=script.lease.statement_id))
@@ -75,9 +75,9 @@ async def test_script_statements_run_in_order_in_one_session_with_one_log() -> N
 @pytest.mark.parametrize("sent", [False, True])
 async def test_later_script_statement_does_not_run_without_its_session(sent: bool) -> None:
     fleet = Fleet()
-    operation = fleet.leases.add("ddl; ddl; ddl", owner="script", lease_s=3600)
+    operation = fleet.leases.add("ddl; ddl; ddl", owner="script", owner_dies_in_s=3600)
     assignment = fleet.leases.add(
-        "ddl", owner=OTHER, lease_s=0.3, sent=sent, needs_session=True, statement_index=1, statements_count=3
+        "ddl", owner=OTHER, owner_dies_in_s=0.3, sent=sent, needs_session=True, statement_index=1, statements_count=3
     )
     entry = fleet.leases.of(assignment)
     entry.assignment = replace(assignment, lease=replace(assignment.lease, operation_id=operation.lease.statement_id))
@@ -89,17 +89,10 @@ async def test_later_script_statement_does_not_run_without_its_session(sent: boo
 
 async def test_statement_leased_by_another_process_is_not_claimed() -> None:
     fleet = Fleet()
-    assignment = fleet.leases.add("ddl", owner=OTHER, lease_s=30)
+    assignment = fleet.leases.add("ddl", owner=OTHER, owner_dies_in_s=30)
     async with fleet.runner().running():
         await asyncio.sleep(0.6)
     assert fleet.leases.of(assignment).owner == OTHER
-
-
-async def test_single_process_waits_for_no_lease() -> None:
-    fleet = Fleet()
-    assignment = fleet.leases.add("ddl", owner=OTHER, lease_s=3600)
-    async with fleet.runner().running(take_over_all=True):
-        await until(lambda: terminal(fleet.leases.of(assignment)))
 
 
 async def test_statement_of_a_disabled_user_does_not_run() -> None:
@@ -148,7 +141,7 @@ async def test_changes_of_a_canceled_statement_are_reported() -> None:
 
 async def test_changes_of_a_statement_whose_server_died_are_reported() -> None:
     fleet = Fleet()
-    assignment = fleet.leases.add("ddl", owner=OTHER, lease_s=0.3, sent=True)
+    assignment = fleet.leases.add("ddl", owner=OTHER, owner_dies_in_s=0.3, sent=True)
     async with fleet.runner().running():
         await until(lambda: terminal(fleet.leases.of(assignment)))
     assert state_of(fleet.leases.of(assignment)) == (FAILED, "outcome_unknown")
@@ -174,14 +167,14 @@ async def test_work_with_a_lost_lease_stops_and_writes_nothing() -> None:
     assert entry.owner == OTHER
 
 
-async def test_running_statement_is_not_orphaned_by_a_database_outage() -> None:
+async def test_running_statement_is_not_orphaned_by_a_late_heartbeat() -> None:
     fleet = Fleet()
     runner = fleet.runner()
-    assignment = fleet.leases.add("sleep 3 then rows 1", lease_s=1.5)
+    assignment = fleet.leases.add("sleep 3 then rows 1")
     async with runner.running():
         runner.statements.start(assignment, ANA)
         await until(lambda: fleet.leases.of(assignment).state is StatementState.RUNNING)
-        fleet.leases.of(assignment).lease_until = 0  # expired, as after a long outage
+        fleet.leases.dead.add(OWNER)  # as after a long outage of the database
         await until(lambda: terminal(fleet.leases.of(assignment)))
     assert state_of(fleet.leases.of(assignment)) == (StatementState.AVAILABLE, None)
 
@@ -191,7 +184,7 @@ async def test_owners_renew_before_takeover_after_an_outage() -> None:
     fleet = Fleet(editor=EditorSettings.model_construct(cancel_wait_s=0.5, lease_timeout_s=9))
     runner = fleet.runner()
     async with runner.running():
-        assignment = fleet.leases.add("sleep 30", owner=OTHER, sent=True, lease_s=0)
+        assignment = fleet.leases.add("sleep 30", owner=OTHER, sent=True, owner_dies_in_s=0)
         fleet.leases.down = fleet.sessions.down = True
         await until(lambda: runner._no_sweep_until > time.monotonic())
         fleet.leases.down = fleet.sessions.down = False
@@ -204,21 +197,23 @@ async def test_owners_renew_before_takeover_after_an_outage() -> None:
 async def test_heartbeat_survives_unexpected_errors() -> None:
     fleet = Fleet()
     runner = fleet.runner()
-    assignment = fleet.leases.add("sleep 60", lease_s=1.5)
+    assignment = fleet.leases.add("sleep 60")
     entry = fleet.leases.of(assignment)
-    first_lease, failures = entry.lease_until, iter(range(3))
+    failures, succeeded = iter(range(3)), asyncio.Event()
 
     def fail() -> None:
-        if next(failures, None) is not None:
-            fleet.leases.before["renew"] = fail
+        if next(failures, None) is None:
+            succeeded.set()
+        else:
+            fleet.leases.before["still_owned"] = fail
             raise ZeroDivisionError
 
     # The logs are captured, because printing a traceback with the values of all frames takes longer than a heartbeat.
     with capture_logs() as logs:
         async with runner.running():
             runner.statements.start(assignment, ANA)
-            fleet.leases.before["renew"] = fail
-            await until(lambda: entry.lease_until > first_lease)
+            fleet.leases.before["still_owned"] = fail
+            await until(succeeded.is_set)
             assert not terminal(entry)
     assert [line["event"] for line in logs].count("round failed") == 3
 
