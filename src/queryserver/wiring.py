@@ -73,7 +73,7 @@ async def open_services(
 ) -> AsyncGenerator[Services]:
     """Open all services and start their background work. They are closed in reverse order.
 
-    `alone` means that no other process can use this database, so the leases of ended processes are taken over
+    `alone` means that no other process can use this database, so the work of ended processes is taken over
     immediately. `engines` creates the engine of a connector, `stores` the file system of a scheme. Raises
     ConfigurationError, SchemaMismatch, DatabaseUnavailable.
     """
@@ -312,7 +312,7 @@ def _running(
     yield services.connection_tests.running
     yield statements.forwarding.running
     yield services.metadata.lookups.running
-    yield partial(statements.runner.running, take_over_all=alone)
+    yield statements.runner.running
     yield partial(services.storage.orphans.running, alone=alone)
     yield services.importing.janitor.running
     yield services.searching.running

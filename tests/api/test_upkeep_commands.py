@@ -209,13 +209,13 @@ async def test_closed_session_is_held_until_its_last_statement_ends(served: Api)
     operation = (await ana.execute("mysql", "sleep 300", session_id=session))["history_uuid"]
     await ana.running(operation)
     await served.database.execute("update sessions set closed_at = now() where id = $1", session)
-    records, lease = SessionRecords(served.database), timedelta(minutes=1)
+    records = SessionRecords(served.database)
     owner = await served.database.value("select owner from sessions where id = $1", session)
-    assert await records.renew(owner=owner, lease=lease) == [session]
-    assert await records.renew(owner="another", lease=lease) == []
+    assert await records.still_owned(owner=owner) == [session]
+    assert await records.still_owned(owner="another") == []
     await ana.on(operation, "cancel_statement")
     await ana.ended(operation)
-    assert await records.renew(owner=owner, lease=lease) == []
+    assert await records.still_owned(owner=owner) == []
 
 
 @pytest.mark.platform(58)

@@ -385,7 +385,7 @@ class MemorySessions:
         self.before: dict[str, Callable[[], None]] = {}
         self.down = False
 
-    async def open(self, session: SessionRecord, *, lease: timedelta, max_open: int) -> bool:
+    async def open(self, session: SessionRecord, *, max_open: int) -> bool:
         await self._reached("open")
         mine = [one for one in self.open_records.values() if one.named and one.user_id == session.user_id]
         if session.named and len(mine) >= max_open:
@@ -441,23 +441,21 @@ class MemorySessions:
         await self._reached("close_unused")
         return self.open_records.pop(session_id, None) is not None
 
-    async def renew(self, *, owner: str, lease: timedelta) -> Sequence[int]:
-        await self._reached("renew")
+    async def still_owned(self, *, owner: str) -> Sequence[int]:
+        await self._reached("still_owned")
         return [one.id for one in self.open_records.values() if one.owner == owner]
 
-    async def close_lost(self) -> int:
+    async def close_lost(self, *, owner: str) -> int:
         await self._reached("close_lost")
         return 0
 
-    async def hold_engine(self, connector: str, *, owner: str, lease: timedelta, ignore_leases: bool = False) -> bool:
+    async def hold_engine(self, connector: str, *, owner: str) -> bool:
         await self._reached("hold_engine")
-        if ignore_leases or self.engines.get(connector, owner) == owner:
-            self.engines[connector] = owner
-        return self.engines[connector] == owner
+        return self.engines.setdefault(connector, owner) == owner
 
-    async def expire_all(self) -> None:
-        await self._reached("expire_all")
-        self.engines.clear()
+    async def engines_of(self, owner: str) -> Sequence[str]:
+        await self._reached("engines_of")
+        return [connector for connector, holder in self.engines.items() if holder == owner]
 
     async def release_engines(self, *, owner: str) -> None:
         await self._reached("release_engines")

@@ -44,7 +44,7 @@ from queryserver.statements.running_statements import (
     StateSignals,
 )
 from queryserver.statements.session_options import ParameterSealer, SessionChooser, SessionCredentials
-from queryserver.statements.session_repository import SessionRecords
+from queryserver.statements.session_repository import ENGINE_OWNERS, SESSIONS, SessionRecords
 from queryserver.statements.sessions import Sessions
 from queryserver.statements.status import StatementAccess, StatementControl, StatementHistory, StatementReader
 from queryserver.statements.submission import ImportSubmissions, StatementRecorder, Submissions
@@ -280,7 +280,10 @@ class StatementBuilder:
             external_data=self._external_data,
             broker=self.fleet.broker,
         )
-        self.fleet.ownership.watch(STATEMENTS, lambda: set(map(str, runner.statements.ids())))
+        ownership = self.fleet.ownership
+        ownership.watch(STATEMENTS, lambda: set(map(str, runner.statements.ids())))
+        ownership.watch(SESSIONS, lambda: set(map(str, runner.sessions.ids())))
+        ownership.watch(ENGINE_OWNERS, lambda: runner.data.names)
         return runner
 
     @cached_property

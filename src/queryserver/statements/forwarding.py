@@ -20,6 +20,7 @@ from queryserver.identity.users import UserDirectory
 from queryserver.platform.caches import SingleFlight
 from queryserver.platform.database import Database, Notices
 from queryserver.platform.threads import Tasks
+from queryserver.statements.session_repository import ENGINE_OWNERS
 
 log = structlog.get_logger(__name__)
 
@@ -55,7 +56,7 @@ _ERRORS: Mapping[str, type[errors.QueryServerError]] = MappingProxyType(
 )
 
 
-_HOLDER = "select owner from engine_owners where connector = $1 and lease_until > now()"
+_HOLDER = f"select owner from engine_owners where connector = $1 and {ENGINE_OWNERS.is_owned()}"
 
 # Also deletes requests that are older than an hour. Their callers died before they could delete them.
 _ADD = """

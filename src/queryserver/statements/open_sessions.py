@@ -327,11 +327,11 @@ class OpenSessions:
         """Return the ids of sessions whose record names this process as the owner."""
         return [session.id for session in self._sessions.values() if session.is_recorded]
 
-    async def reconcile(self, recorded: Sequence[int], renewed: Sequence[int]) -> None:
-        """Close each session in `recorded` whose record was not renewed, and each renewed record without a session."""
-        for session_id in set(recorded) - set(renewed):
+    async def reconcile(self, recorded: Sequence[int], owned: Sequence[int]) -> None:
+        """Close each session in `recorded` that is not among `owned`, and each record in `owned` without a session."""
+        for session_id in set(recorded) - set(owned):
             await self.drop(session_id)
-        for session_id in set(renewed) - set(self._sessions):
+        for session_id in set(owned) - set(self._sessions):
             await self._close_record(session_id)
 
 
@@ -388,7 +388,6 @@ class SessionOpener:
     records: SessionRecords
     connectors: Connectors
     credentials: SessionCredentials
-    lease: timedelta
     max_kept: int
     max_named: int
     imports: ImportOpener | None = None
@@ -555,7 +554,7 @@ class SessionOpener:
             session.slot = slot
         await self.sessions.open(session, self.connectors.using(connector), external_data.add_to(options))
         try:
-            session.is_recorded = await self.records.open(record, lease=self.lease, max_open=max_open)
+            session.is_recorded = await self.records.open(record, max_open=max_open)
         finally:
             if not session.is_recorded:
                 await self.sessions.drop(record.id)

@@ -1,6 +1,6 @@
 """Defines the columns of the table `statements`, inserts rows within user limits, and builds values from rows.
 
-Also contains the SQL of leases, in which each runner write checks the owner and the fence number.
+Also contains the SQL of claims, and of runners' writes, which all check the owner and the fence number.
 """
 
 import hashlib
@@ -15,6 +15,7 @@ from queryserver.platform.database import Connection, NamedQuery, Row, notice
 from queryserver.platform.ownership import OwnedTable
 from queryserver.sql.positions import Position
 from queryserver.statements import model
+from queryserver.statements.session_repository import SESSIONS
 from queryserver.statements.states import LimitSource, StatementState, TruncationReason
 
 TIMES = "recorded_at, sent_at, ended_at, now() as read_at"
@@ -318,7 +319,6 @@ ENDED = "ended"
 """Notice that a statement has ended. The subject is the statement id."""
 
 STATEMENTS = OwnedTable("statements", active="state in ('waiting', 'running') and not is_script")
-SESSIONS = OwnedTable("sessions", active="closed_at is null")
 FENCED = "id = :id and owner = :owner and fence = :fence"
 
 ASSIGNMENT_FIELDS = (

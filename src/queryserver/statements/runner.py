@@ -270,7 +270,7 @@ class RunnerHooks:
 
 @dataclass(eq=False, repr=False)
 class Runner:
-    """Runs statements under leases inside `running()`. On exit, unfinished statements are stopped or handed over."""
+    """Runs statements that it owns inside `running()`. On exit, unfinished statements are stopped or handed over."""
 
     instance: RunnerInstance
     leases: StatementLeases
@@ -292,7 +292,7 @@ class Runner:
         instance, limits = self.instance, self.limits
         self.sessions = OpenSessions(partial(self.session_records.close, owner=instance.owner))
         self.opener = self._opener()
-        self.data = DataLeases(instance, self.session_records, self.connectors, self.editor.lease_timeout)
+        self.data = DataLeases(instance, self.session_records, self.connectors)
         self.statements = self._running_statements()
         self.claims = StatementClaims(
             instance=instance,
@@ -338,7 +338,6 @@ class Runner:
             records=self.session_records,
             connectors=self.connectors,
             credentials=self.credentials,
-            lease=self.editor.lease_timeout,
             max_kept=limits.per_user,
             max_named=self.editor.max_sessions_per_connector,
             imports=self.hooks.imports,
@@ -366,20 +365,14 @@ class Runner:
         return self.instance.owner
 
     @asynccontextmanager
-    async def running(self, *, take_over_all: bool = False) -> AsyncGenerator[None]:
-        """Renew leases and claim orphans while the context is open. Drain on exit.
-
-        `take_over_all` also claims statements with a valid lease. Set it only if no other process is alive.
-        """
-        intake = self.instance.intake
-        if intake is not Intake.BOUND:
-            await self.data.acquire_configured(take_over_all=take_over_all)
-        elif take_over_all:
-            await self.session_records.expire_all()
+    async def running(self) -> AsyncGenerator[None]:
+        """Claim orphans while the context is open. Drain on exit. The process must be registered as alive before."""
+        if self.instance.intake is not Intake.BOUND:
+            await self.data.acquire_configured()
         await self.claims.claim_orphans()
         limits, take_reserved = self.limits, self.queue.take_for_reserved_slots
         async with (
-            background(self._every(self.editor.lease_timeout / 3, self._renew), "lease-heartbeat"),
+            background(self._every(self._check_every, self._check_owned), "owned-work"),
             background(self._every(limits.sweep_every, self._sweep), "orphan-sweep"),
             background(self._every(limits.recheck_every, self._end_disabled), "disabled-users"),
             background(self._handle_connector_changes(), "connector-changes"),
@@ -402,20 +395,22 @@ class Runner:
             self.statements.add_task(self.claims.continue_script(execution), name)
         self.queue.wake()
 
-    async def _renew(self) -> None:
-        lease, ids = self.editor.lease_timeout, self.statements.ids()
-        owned = await self.leases.still_owned(ids, owner=self.owner) if ids else {}
-        for statement_id in ids:
-            if owned.get(statement_id, True):
-                # A cancel was requested through another instance, or another process has claimed the statement. In both
-                # cases, the work here must end.
-                if statement_id not in owned:
-                    self.metrics.leases_lost.inc()
-                self.statements.cancel(statement_id)
+    @property
+    def _check_every(self) -> timedelta:
+        return min(self.editor.lease_timeout / 3, self.limits.sweep_every)
+
+    async def _check_owned(self) -> None:
+        """Stop work that another process has claimed, or whose cancel was requested through another process."""
+        if ids := self.statements.ids():
+            owned = await self.leases.still_owned(ids, owner=self.owner)
+            for statement_id in ids:
+                if owned.get(statement_id, True):
+                    if statement_id not in owned:
+                        self.metrics.leases_lost.inc()
+                    self.statements.cancel(statement_id)
         recorded = self.sessions.recorded_ids()
-        still_recorded = await self.session_records.renew(owner=self.owner, lease=lease)
-        await self.sessions.reconcile(recorded, still_recorded)
-        await self.data.renew()
+        await self.sessions.reconcile(recorded, await self.session_records.still_owned(owner=self.owner))
+        await self.data.check()
 
     async def _end_disabled(self) -> None:
         """End the statements and sessions of users who were disabled or deleted."""
@@ -433,10 +428,7 @@ class Runner:
         await self.sessions.drop_idle()
         if self._must_skip_sweep:
             return
-        # Statements that run here are not lost, even if their lease expired during a database outage, so leases are
-        # renewed first.
-        await self._renew()
-        await self.session_records.close_lost()
+        await self.session_records.close_lost(owner=self.owner)
         await self.leases.end_broken_scripts()
         if self.instance.intake is not Intake.BOUND:
             await self.data.acquire_configured()
@@ -465,8 +457,7 @@ class Runner:
             try:
                 await action()
             except DatabaseUnavailable:
-                # No process could renew its leases. After the outage, owners get time to renew them before the next
-                # sweep.
+                # No process could send heartbeats. After the outage, each gets time for one before the next sweep.
                 pause = self.editor.lease_timeout / 3 + self.limits.sweep_every
                 self._no_sweep_until = time.monotonic() + pause.total_seconds()
                 raise

@@ -250,12 +250,11 @@ class Broker(Protocol):
 
 @dataclass(eq=False)
 class DataLeases:
-    """Leases on the data that this process holds, identified by the names that `Connectors.data_of` returns."""
+    """The data that only this process may open, identified by the names that `Connectors.data_of` returns."""
 
     instance: RunnerInstance
     records: SessionRecords
     connectors: Connectors
-    lease: timedelta
     _names: set[str] = field(default_factory=set[str], init=False)
 
     @property
@@ -281,29 +280,28 @@ class DataLeases:
             await self.acquire([name])
         return name in self._names
 
-    async def acquire_configured(self, *, take_over_all: bool = False) -> None:
-        """Try to acquire the data of all connectors. If `take_over_all` is set, take data from other processes, too."""
-        await self.acquire(self.connectors.data_to_hold() - self._names, take_over_all=take_over_all)
+    async def acquire_configured(self) -> None:
+        """Try to acquire the data of all connectors."""
+        await self.acquire(self.connectors.data_to_hold() - self._names)
 
-    async def acquire(self, names: Iterable[str], *, take_over_all: bool = False) -> None:
-        """Acquire or renew leases. Closes the engines of data whose lease another process has acquired."""
+    async def acquire(self, names: Iterable[str]) -> None:
+        """Try to acquire data. Closes the engines of data that this process has lost to another process."""
         for name in names:
-            if await self.records.hold_engine(
-                name, owner=self.instance.owner, lease=self.lease, ignore_leases=take_over_all
-            ):
+            if await self.records.hold_engine(name, owner=self.instance.owner):
                 self._names.add(name)
             elif name in self._names:
                 self._names.discard(name)
                 await self.connectors.discard_engines(name)
 
-    async def renew(self) -> None:
-        """Renew all leases, except on data that no connector uses any longer and no engine has open."""
+    async def check(self) -> None:
+        """Close the engines of lost data. Stop holding data that no connector uses and no engine has open."""
         self._names &= self.connectors.data_to_hold() | self.connectors.data_in_use()
-        await self.acquire(list(self._names))
+        if self._names:
+            await self.acquire(self._names - set(await self.records.engines_of(self.instance.owner)))
 
     async def release(self) -> None:
-        """Release all leases."""
-        # Cleared first, so that the next heartbeat does not renew the leases.
+        """Release all data."""
+        # Cleared first, so that `check` does not acquire it again.
         self._names.clear()
         await self.records.release_engines(owner=self.instance.owner)
 
@@ -453,8 +451,8 @@ class RunningStatements:
 
 
 async def unless_database_unavailable(write: Awaitable[object]) -> None:
-    """Perform a write at shutdown. Ignores DatabaseUnavailable, because the lease then expires anyway."""
+    """Perform a write at shutdown. Ignores DatabaseUnavailable, because other processes claim the work anyway."""
     try:
         await write
     except DatabaseUnavailable:
-        log.warning("shutdown not recorded: database unreachable; leases will expire")
+        log.warning("shutdown not recorded: database unreachable; other processes will claim the work")

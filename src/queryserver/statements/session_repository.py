@@ -1,4 +1,4 @@
-"""Stores the records of engine sessions and the leases on engine data (Contract editor 9)."""
+"""Stores the records of engine sessions and the owners of engine data (Contract editor 9)."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -7,6 +7,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from queryserver.platform.database import Database, Row
+from queryserver.platform.ownership import OwnedTable
+
+SESSIONS = OwnedTable("sessions", active="closed_at is null")
+ENGINE_OWNERS = OwnedTable("engine_owners", key="connector")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,21 +38,21 @@ _FIELDS = (
     "id", "guid", "user_id", "connector", "dialect", "named", "properties", "settings", "sealed_credentials", "owner",
     "last_used_at",
 )  # fmt: skip
-_COLUMNS = f"""{", ".join(_FIELDS)}, lease_until > now() as is_live, idle_s,
+_COLUMNS = f"""{", ".join(_FIELDS)}, {SESSIONS.is_owned()} as is_live, idle_s,
     exists (
         select from statements where session_id = sessions.id and state in ('waiting', 'running')
     ) as is_busy"""
 
-_OPEN = """
+_OPEN = f"""
 insert into sessions (
-    id, guid, user_id, connector, dialect, named, properties, settings, sealed_credentials, owner, lease_until, idle_s
+    id, guid, user_id, connector, dialect, named, properties, settings, sealed_credentials, owner, idle_s, fence,
+    lease_until
 )
-select $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, now() + $11::interval, $12
+select $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, 1, 'infinity'
 where not $6 or (
     select count(*) from sessions where user_id = $3 and named and closed_at is null
-) < $13
-on conflict (id) do update set owner = excluded.owner, lease_until = excluded.lease_until, last_used_at = now(),
-    closed_at = null
+) < $12
+on conflict (id) do update set {SESSIONS.claimed("excluded.owner")}, last_used_at = now(), closed_at = null
 returning true
 """
 
@@ -69,20 +73,17 @@ where id = $1 and closed_at is null and last_used_at <= now() - $2::interval and
 
 # Also returns closed sessions that have active statements: a statement submitted while its session was being closed
 # must not end with the session.
-_RENEW = """
-with renewed as (
-    update sessions set lease_until = now() + $2::interval where owner = $1 and closed_at is null returning id
-)
-select id from renewed union all
+_STILL_OWNED = f"""
+select id from sessions where owner = $1 and {SESSIONS.active} and lease_until = 'infinity' union all
 select id from sessions where owner = $1 and closed_at is not null and id in (
     select session_id from statements where state in ('waiting', 'running')
 )
 """
 
-_HOLD = """
-insert into engine_owners as held (connector, owner, lease_until) values ($1, $2, now() + $3::interval)
-on conflict (connector) do update set owner = excluded.owner, lease_until = excluded.lease_until
-    where $4 or held.owner = excluded.owner or held.lease_until < now()
+_HOLD = f"""
+insert into engine_owners as held (connector, owner, fence, lease_until) values ($1, $2, 1, 'infinity')
+on conflict (connector) do update set {ENGINE_OWNERS.claimed("$2", "held")}
+    where held.owner = $2 or {ENGINE_OWNERS.claimable("$2", "held")}
 returning true
 """
 
@@ -93,7 +94,7 @@ class SessionRecords:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def open(self, session: SessionRecord, *, lease: timedelta, max_open: int) -> bool:
+    async def open(self, session: SessionRecord, *, max_open: int) -> bool:
         """Store a session, or reopen an unnamed one. Return False if the user has `max_open` named sessions open."""
         async with self._database.transaction() as connection:
             # The count is exact, because a user's sessions are stored one at a time.
@@ -110,7 +111,6 @@ class SessionRecords:
                 dict(session.settings),
                 session.sealed_credentials,
                 session.owner,
-                lease,
                 int(session.idle.total_seconds()),
                 max_open,
             )
@@ -198,28 +198,28 @@ class SessionRecords:
         """Close an unused session. Return False if it is already closed, was used since, or has active statements."""
         return await self._database.execute(_CLOSE_UNUSED, session_id, unused_since) == 1
 
-    async def renew(self, *, owner: str, lease: timedelta) -> Sequence[int]:
-        """Extend the leases of `owner`'s open sessions. Return their ids.
+    async def still_owned(self, *, owner: str) -> Sequence[int]:
+        """Return the ids of `owner`'s open sessions, and of its closed sessions that still have active statements."""
+        return [row["id"] for row in await self._database.fetch(_STILL_OWNED, owner)]
 
-        Also return the ids of closed sessions that still have active statements.
-        """
-        return [row["id"] for row in await self._database.fetch(_RENEW, owner, lease)]
-
-    async def close_lost(self) -> int:
-        """Close the sessions whose owner's lease has expired. Return their number."""
+    async def close_lost(self, *, owner: str) -> int:
+        """Close the sessions of processes that are not alive, except `owner`. Return their number."""
         return await self._database.execute(
-            """update sessions set closed_at = now(), sealed_credentials = null
-            where closed_at is null and lease_until < now()"""
+            f"""update sessions set closed_at = now(), sealed_credentials = null
+            where {SESSIONS.active} and {SESSIONS.claimable("$1")}""",
+            owner,
         )
 
-    async def hold_engine(self, connector: str, *, owner: str, lease: timedelta, ignore_leases: bool = False) -> bool:
-        """Acquire or renew the lease on an engine's data. If `ignore_leases` is set, take it from any other process."""
-        return await self._database.value(_HOLD, connector, owner, lease, ignore_leases) is True
+    async def hold_engine(self, connector: str, *, owner: str) -> bool:
+        """Claim an engine's data, unless another process that is alive holds it. Return whether `owner` holds it."""
+        return await self._database.value(_HOLD, connector, owner) is True
 
-    async def expire_all(self) -> None:
-        """Expire all leases on sessions and engines. Call this only if no other process is alive."""
-        await self._database.execute("update sessions set lease_until = now() where closed_at is null")
-        await self._database.execute("delete from engine_owners")
+    async def engines_of(self, owner: str) -> Sequence[str]:
+        """Return the engines that `owner` still holds."""
+        rows = await self._database.fetch(
+            "select connector from engine_owners where owner = $1 and lease_until = 'infinity'", owner
+        )
+        return [row["connector"] for row in rows]
 
     async def release_engines(self, *, owner: str) -> None:
         """Release all engines that `owner` holds."""
