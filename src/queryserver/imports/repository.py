@@ -43,7 +43,7 @@ order by made_at limit $2
 
 _CLAIM = f"""
 update import_leftovers set {LEFTOVERS.claimed("$3")}
-where statement_id = $1 and "table" = $2 and {LEFTOVERS.claimable()} returning fence
+where statement_id = $1 and "table" = $2 and {LEFTOVERS.claimable(me="$3")} returning fence
 """
 _FENCED = 'statement_id = $1 and "table" = $2 and owner = $3 and fence = $4'
 _RELEASE = f"update import_leftovers set {LEFTOVERS.released} where {_FENCED}"

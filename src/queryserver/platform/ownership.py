@@ -77,10 +77,11 @@ class OwnedTable:
         lives = f"exists (select from instances where instances.id = {row}.owner and instances.alive_until > now())"
         return f"({row}.{self.lease} > now() and ({row}.{self.lease} < 'infinity' or {mine}{lives}))"
 
-    def claimable(self, me: str, alias: str = "") -> str:
-        """SQL condition: the process `me`, an SQL expression, may claim the row, because no live process owns it.
+    def claimable(self, alias: str = "", *, me: str = "") -> str:
+        """SQL condition: the row may be claimed, because no process that is alive owns it.
 
-        It never includes rows that `me` owns already. They could be claimed twice, by two of its tasks.
+        Claims pass their owner as `me`, an SQL expression. Otherwise, a process whose heartbeat is late could claim
+        rows that it owns already, so that two of its tasks would work on them.
         """
         return f"({self.is_owned(alias, me=me)} is not true)"
 

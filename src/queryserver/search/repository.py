@@ -115,7 +115,8 @@ update metadata_scopes as mine set {SCOPES.claimed("$2", "mine")}, lease_owner =
 where id = $1 and coalesce(refreshed_at < now() - $3::interval, true)
     and coalesce(failed_at < now() - $4::interval, true)
     and not exists (
-        select from metadata_scopes as other where other.connector = mine.connector and {SCOPES.is_owned("other")}
+        select from metadata_scopes as other
+        where other.connector = mine.connector and {SCOPES.is_owned("other", me="$2")}
     )
 returning id, owner, fence
 """

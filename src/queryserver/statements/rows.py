@@ -357,12 +357,14 @@ where id in (
         )
         where announced.id = $2
     )
-    and state = 'waiting' and {STATEMENTS.claimable("$1", "orphan")}
+    and state = 'waiting' and {STATEMENTS.claimable("orphan", me="$1")}
     and (connector = any($3::text[]) or session_id = any($4::bigint[]))
     and not {_IN_SESSION_OF_ANOTHER}
 returning {ASSIGNMENT}
 """
 
+# The sum prevents a scan of all statements in the order of the index on `history_id`: with 100,000 statements that have
+# ended and 10,000 in the queue, it took 227 ms instead of 56.
 ORPHANS = f"""
 update statements set {STATEMENTS.claimed("$1")}
 where id in (
@@ -372,8 +374,8 @@ where id in (
             connector = any($2::text[]) or session_id = any($3::bigint[])
             or (sent_at is not null and ($4 or engine_handle is null)) or deadline_at < now() or {_HAS_NO_CONNECTOR}
         )
-        and {STATEMENTS.claimable("$1", "orphan")} and not {_IN_SESSION_OF_ANOTHER}
-    order by history_id limit 200 for update skip locked
+        and {STATEMENTS.claimable("orphan", me="$1")} and not {_IN_SESSION_OF_ANOTHER}
+    order by history_id + 0 limit 200 for update skip locked
 )
 returning {ASSIGNMENT}
 """
@@ -406,7 +408,7 @@ with busy as (
     from users join room using (connector) left join busy using (connector, user_id), lateral (
         select id, priority, history_id from statements as orphan
         where orphan.connector = users.connector and orphan.user_id = users.user_id
-            and state = 'waiting' and sent_at is null and {STATEMENTS.claimable("$1", "orphan")}
+            and state = 'waiting' and sent_at is null and {STATEMENTS.claimable("orphan", me="$1")}
             and not {_IN_SESSION_OF_ANOTHER}
             and not exists (
                 select from statements as before
@@ -428,11 +430,11 @@ with busy as (
 update statements set {STATEMENTS.claimed("$1")}
 where id in (
     select id from next where number <= $6 or is_first order by number limit $5
-) and state = 'waiting' and {STATEMENTS.claimable("$1")}
+) and state = 'waiting' and {STATEMENTS.claimable(me="$1")}
 returning {ASSIGNMENT}
 """
 _FREE_FOR_WORKERS = f"""
-    state = 'waiting' and sent_at is null and connector = any($2::text[]) and {STATEMENTS.claimable("$1")}
+    state = 'waiting' and sent_at is null and connector = any($2::text[]) and {STATEMENTS.claimable(me="$1")}
 """
 ANY_STATEMENT_WAITS = f"select exists (select from statements where {_FREE_FOR_WORKERS})"
 ANY_FIRST_STATEMENT_WAITS = f"""

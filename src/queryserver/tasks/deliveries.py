@@ -169,9 +169,9 @@ DELIVERIES = OwnedTable("deliveries", key="key", lease="claimed_until", active="
 _CLAIM = f"""
 with turns as (
     select distinct on ({_RECEIVER.format(of="due")}) key from deliveries as due
-    where kind = $3 and next_try_at <= now() and {DELIVERIES.claimable("due")} and not exists (
+    where kind = $3 and next_try_at <= now() and {DELIVERIES.claimable("due", me="$1")} and not exists (
         select from deliveries as sent
-        where sent.kind = $3 and sent.next_try_at is not null and {DELIVERIES.is_owned("sent")}
+        where sent.kind = $3 and sent.next_try_at is not null and {DELIVERIES.is_owned("sent", me="$1")}
             and {_RECEIVER.format(of="sent")} = {_RECEIVER.format(of="due")}
     )
     order by {_RECEIVER.format(of="due")}, next_try_at, key
@@ -179,7 +179,7 @@ with turns as (
 update deliveries set tries = tries + 1, {DELIVERIES.claimed("$1")}
 where key in (
     select key from deliveries
-    where key in (select key from turns) and next_try_at <= now() and {DELIVERIES.claimable()}
+    where key in (select key from turns) and next_try_at <= now() and {DELIVERIES.claimable(me="$1")}
     order by next_try_at limit $2 for update skip locked
 )
 returning key, kind, recipient, content, tries, now() as moment, owner, fence

@@ -34,7 +34,7 @@ update tasks set state = 'running', {TASKS.claimed("$1")}, started_at = coalesce
     message = ''
 where id = (
     select id from tasks
-    where {TASKS.active} and {TASKS.claimable()} and name = any($2::text[])
+    where {TASKS.active} and {TASKS.claimable(me="$1")} and name = any($2::text[])
     order by created_at, id limit 1 for update skip locked
 )
 returning id, name, params, owner_id, owner, fence, cancel_requested_at is not null as cancel_requested
