@@ -218,7 +218,7 @@ class EditorSettings(Section):
     cancel_wait_s: Seconds = 10
     """How long a cancel call waits for the engine to confirm the cancellation."""
     lease_timeout_s: Annotated[Seconds, Field(ge=3)] = 30
-    """How long a server that no longer renews its leases keeps its statements before another server takes them over."""
+    """How long a process that sends no heartbeat keeps its statements before another process takes them over."""
     session_idle_s: Seconds = 900
     """How long an idle engine session stays open."""
     shared_session: Flag = False

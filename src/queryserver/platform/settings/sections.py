@@ -422,7 +422,7 @@ class TaskServerSettings(Section):
     """Statements that one worker runs concurrently. One slot in eight, but at least one if there are two or more, is
     reserved for users who have no running statement."""
     heartbeat_s: Positive = 10
-    """Interval at which a worker renews its leases; at most a third of `editor.lease_timeout_s`."""
+    """Longest interval between the heartbeats of a process; at most a third of `editor.lease_timeout_s`."""
     queue: Text = "queryserver"
     """Name of the broker queue."""
     metrics_host: Text = "127.0.0.1"
