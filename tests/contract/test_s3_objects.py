@@ -5,7 +5,7 @@ import tracemalloc
 from collections import Counter
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing, nullcontext
 from datetime import timedelta
 from uuid import uuid4
 
@@ -248,12 +248,13 @@ async def test_invalid_bucket_names_are_not_found(store):
 class NoRecords:
     """A stub that accepts unfinished writes and audit events without recording them."""
 
-    async def begin(self, write: object) -> None: ...
+    async def begin(self, write: object, *, is_running: bool) -> None: ...
     async def end(self, write_id: object) -> None: ...
+    async def release(self, write_id: object) -> None: ...
 
-    async def touch(self, write_id: object) -> bool:
+    def running(self, write_id: object) -> AbstractContextManager[None]:
         del write_id
-        return True
+        return nullcontext()
 
     def record_path(self, *event: object, **facts: object) -> None: ...
 

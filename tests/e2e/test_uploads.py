@@ -141,11 +141,13 @@ async def test_next_server_removes_exactly_the_orphaned_files_of_killed_server(p
             await asyncio.gather(*clients)
         orphans = [*temporary(shared), *temporary(uploads)]
         assert len(orphans) == 2
-        # Simulate that minutes have passed. Within that time, an active write would have renewed its record and its
-        # file.
+        # Simulate that minutes have passed. Within that time, a live server would have sent heartbeats, and an active
+        # write would have changed its file.
         await execute(
             place.database_dsn,
-            "update unfinished_writes set touched_at = now() - interval '5 minutes' where directory = 'shared'",
+            """update instances
+            set heartbeat_at = now() - interval '5 minutes', alive_until = now() - interval '4 minutes'
+            where id in (select owner from unfinished_writes where directory = 'shared')""",
         )
         for orphan in orphans:
             os.utime(orphan, (time.time() - 11 * 60,) * 2)

@@ -1,6 +1,7 @@
 """Statement files on the stores of a test, without a database."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -53,11 +54,14 @@ class WritesInMemory(UnfinishedWrites):
     def __init__(self) -> None:
         self.open: dict[UUID, UnfinishedWrite] = {}
 
-    async def begin(self, write: UnfinishedWrite) -> None:
+    async def begin(self, write: UnfinishedWrite, *, is_running: bool = False) -> None:
         self.open[write.id] = write
 
-    async def touch(self, write_id: UUID) -> bool:
-        return write_id in self.open
+    def running(self, write_id: UUID) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    async def release(self, write_id: UUID) -> None:
+        assert write_id in self.open
 
     async def end(self, write_id: UUID) -> None:
         del self.open[write_id]

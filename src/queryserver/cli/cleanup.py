@@ -124,6 +124,7 @@ def _sweep(
     """Run `work` on the stored records. `with_stores` adds file stores, uploads and task records to `clean_up`."""
     from queryserver.files.build import open_stores, orphan_sweep  # noqa: PLC0415 slow to import
     from queryserver.imports.build import open_upload_area  # noqa: PLC0415 slow to import
+    from queryserver.platform.ownership import Ownership  # noqa: PLC0415 slow to import
     from queryserver.statements.build import open_records  # noqa: PLC0415 slow to import
     from queryserver.tasks.build import task_records  # noqa: PLC0415 slow to import
 
@@ -132,7 +133,8 @@ def _sweep(
             stored = await stack.enter_async_context(open_records(settings))
             if with_stores:
                 stores = await stack.enter_async_context(open_stores(settings))
-                stored.retention.add_clean_up_step(orphan_sweep(stored.database, stores).clean_up)
+                ownership = Ownership(stored.database, lease=settings.editor.lease_timeout)  # sends no heartbeats
+                stored.retention.add_clean_up_step(orphan_sweep(stored.database, stores, ownership).clean_up)
                 area = await stack.enter_async_context(open_upload_area(settings, stored.database))
                 stored.retention.add_clean_up_step(area.clean_up)
                 stored.retention.add_clean_up_step(task_records(settings, stored.database).clean_up)

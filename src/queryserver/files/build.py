@@ -106,10 +106,10 @@ async def open_storage(
         count=browser.listing_count_limit, sort=browser.listing_sort_limit, scan=browser.listing_scan_limit
     )
     async with open_stores(settings, builders) as stores, ProcessWorkbooks() as workbooks:
-        records, unfinished = OperationRecords(database), UnfinishedWrites(database)
+        records, unfinished = OperationRecords(database), UnfinishedWrites(database, ownership)
         times = OperationTimes(shutdown_grace=settings.desktop.shutdown_grace)
         transfers = Transfers(TransferRecords(database), records, unfinished, stores, audit, final_body, ownership)
-        orphans, rules = orphan_sweep(database, stores), _upload_rules(settings, stores, extensions)
+        orphans, rules = orphan_sweep(database, stores, ownership), _upload_rules(settings, stores, extensions)
         yield StorageServices(
             stores=stores,
             audit=audit,
@@ -150,8 +150,8 @@ def _excerpts(settings: Settings, threads: Threads, workbooks: ProcessWorkbooks)
     )
 
 
-def orphan_sweep(database: Database, stores: Stores) -> OrphanSweep:
-    return OrphanSweep(stores, UnfinishedWrites(database), PartUploads(database))
+def orphan_sweep(database: Database, stores: Stores, ownership: Ownership) -> OrphanSweep:
+    return OrphanSweep(stores, UnfinishedWrites(database, ownership), PartUploads(database))
 
 
 @asynccontextmanager

@@ -137,7 +137,7 @@ class UploadJoiner:
             raise errors.OperationInProgress("Another request is processing this upload.")
         try:
             claim = renewed(partial(self._records.claim, upload.id, claimant, lease=LEASE), every_s=RENEW_EVERY_S)
-            async with claim, self._orphans.renewing(upload.id):
+            async with claim:
                 # The previous claimant may have changed the upload, so read it again.
                 yield await self.find(caller, client_uuid), claimant
         finally:

@@ -3,10 +3,9 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import partial
 from uuid import UUID, uuid4
 
 import asyncpg
@@ -20,7 +19,8 @@ from queryserver.files.model import FileStatus, Scheme, StoragePath, StorageUser
 from queryserver.files.protocol import PartPlan, StoredPart, UnlistedUploads
 from queryserver.files.repository import TRANSFERS
 from queryserver.platform.database import Connection, Database
-from queryserver.platform.threads import background, now_and_every, renewed
+from queryserver.platform.ownership import OwnedTable, Ownership
+from queryserver.platform.threads import background, now_and_every
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,20 +84,30 @@ _FILE_STATUS = TypeAdapter(FileStatus)
 _COLUMNS = """id, client_uuid, username, is_admin, scheme, path, size_bytes, part_bytes, parts, overwrite, staging,
     result, expires_at"""
 
+# `touched_at` is `infinity` while a process writes. After that, it is the time at which the process stopped.
+WRITES = OwnedTable("unfinished_writes", lease="touched_at", past="now()")
+PART_UPLOADS = OwnedTable("part_uploads", lease="claimed_until")
+
+_LAST_SIGN = """case when {of}.touched_at < 'infinity' then {of}.touched_at
+    else coalesce((select heartbeat_at from instances where instances.id = {of}.owner), '-infinity') end"""
+"""SQL expression: the last time at which the process that wrote was certainly alive."""
+
 _BEGIN_WRITE = """
-insert into unfinished_writes (id, scheme, directory, name, username, is_admin) values ($1, $2, $3, $4, $5, $6)
+insert into unfinished_writes (id, scheme, directory, name, username, is_admin, owner, touched_at)
+values ($1, $2, $3, $4, $5, $6, $7, case when $7::text is null then now() else 'infinity' end)
 """
 
 _ABANDONED = f"""
 select id, scheme, directory, name, username, is_admin from unfinished_writes as written
-where touched_at < now() - $1::interval and scheme = any($3::text[]) and not exists (
+where {WRITES.claimable("written")} and {_LAST_SIGN.format(of="written")} < now() - $1::interval
+    and scheme = any($3::text[]) and not exists (
     select from part_uploads
-    where scheme = written.scheme and state = 'open' and expires_at > now()
+    where scheme = written.scheme and state = 'open' and (expires_at > now() or {PART_UPLOADS.is_owned()})
         and regexp_replace(path, '/?[^/]*$', '') = written.directory
 ) and not exists (
     select from unfinished_writes as other
     where other.scheme = written.scheme and other.directory = written.directory
-        and other.touched_at > now() - $2::interval
+        and ({WRITES.is_owned("other")} or {_LAST_SIGN.format(of="other")} > now() - $2::interval)
 ) and not exists (
     select from storage_transfers
     where target_scheme = written.scheme and ended_at is null and {TRANSFERS.is_owned()}
@@ -158,21 +168,25 @@ where upload_id = $1 and index = $2 and claimed_by = $3 and sha256 is null
 class UnfinishedWrites:
     """Records of unfinished writes. Each method runs one SQL statement and may raise DatabaseUnavailable."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, ownership: Ownership) -> None:
         self._database = database
+        self._ownership = ownership
+        ownership.watch(WRITES)
 
-    async def begin(self, write: UnfinishedWrite) -> None:
-        directory, user = write.directory, write.user
+    async def begin(self, write: UnfinishedWrite, *, is_running: bool = False) -> None:
+        """Record a write. Set `is_running` if this process is writing the entry until `release` or `end`."""
+        directory, user, owner = write.directory, write.user, self._ownership.id if is_running else None
         await self._database.execute(
-            _BEGIN_WRITE, write.id, directory.scheme, directory.path, write.name, user.name, user.is_admin
+            _BEGIN_WRITE, write.id, directory.scheme, directory.path, write.name, user.name, user.is_admin, owner
         )
 
-    async def touch(self, write_id: UUID) -> bool:
-        """Record that the write is still running. Return False if the record no longer exists."""
-        touched = await self._database.execute(
-            "update unfinished_writes set touched_at = now() where id = $1", write_id
-        )
-        return touched == 1
+    def running(self, write_id: UUID) -> AbstractContextManager[None]:
+        """Wrap a write that began with `is_running`."""
+        return self._ownership.holding(WRITES, write_id)
+
+    async def release(self, write_id: UUID) -> None:
+        """Record that the process no longer writes, but may have left temporary files. Never fails."""
+        await self._ownership.release(f"update unfinished_writes set {WRITES.released} where id = $1", write_id)
 
     async def end(self, write_id: UUID) -> None:
         """Delete the record, if it exists. Call this only if the write has left no orphaned files."""
@@ -181,9 +195,9 @@ class UnfinishedWrites:
     async def abandoned(
         self, *, older_than: timedelta, others_within: timedelta, schemes: Sequence[Scheme]
     ) -> Sequence[UnfinishedWrite]:
-        """Return at most 1000 writes that have not been touched for `older_than`.
+        """Return at most 1000 writes whose process stopped or gave its last sign of life `older_than` ago.
 
-        Omits directories with an open multipart upload, a running transfer, or another write that has been touched
+        Omits directories with an open multipart upload, a running transfer, or another write that is running or stopped
         within `others_within`, because the files of such work may be older than its record.
         """
         return [
@@ -363,14 +377,14 @@ async def attempts(within_s: float) -> AsyncGenerator[None]:
 _BATCH = 500
 _SWEEP_LEASE = timedelta(minutes=10)
 _AGE_TOLERANCE = timedelta(minutes=15)
-"""A write may modify its files up to this long after the last renewal of its record."""
+"""A write may modify its files up to this long after the last heartbeat of its process."""
 _SWEEP_EVERY_S = 30.0
 _DEAD_AFTER: Sequence[tuple[timedelta, Sequence[Scheme]]] = (
     (timedelta(seconds=90), (Scheme.FILE, Scheme.S3A, Scheme.ABFS)),
     # In these stores, unfinished files keep their creation time, and earlier versions renew records every 5 minutes.
     (timedelta(minutes=6), (Scheme.HDFS, Scheme.OFS)),
 )
-"""By scheme, the time without renewal after which a record's process counts as crashed."""
+"""By scheme, the time without a heartbeat after which the files of a dead process are removed."""
 
 
 class OrphanSweep:
@@ -380,48 +394,38 @@ class OrphanSweep:
     """
 
     def __init__(
-        self,
-        stores: Stores,
-        writes: UnfinishedWrites,
-        uploads: PartUploads,
-        *,
-        age: timedelta = timedelta(hours=24),
-        touch_every: timedelta = timedelta(seconds=20),
+        self, stores: Stores, writes: UnfinishedWrites, uploads: PartUploads, *, age: timedelta = timedelta(hours=24)
     ) -> None:
         self._stores = stores
         self._writes = writes
         self._uploads = uploads
         self._age = age
-        self._touch_every_s = touch_every.total_seconds()
 
     @asynccontextmanager
     async def recorded_write(self, caller: Caller, path: StoragePath) -> AsyncGenerator[None]:
         """Record that the block writes an entry, so that its temporary files can be removed after a crash. Raises
         DatabaseUnavailable.
         """
-        write_id = uuid4()
-        await self.begin(write_id, caller, path)
-        try:
-            async with self.renewing(write_id):
+        write_id, may_leave_files = uuid4(), True
+        await self._begin(write_id, caller, path, is_running=True)
+        with self._writes.running(write_id):
+            try:
                 yield
-        except (StorageError, DirectoryNotEmpty):
-            # Temporary files may remain, so the record stays.
-            raise
-        except QueryServerError:
-            await self.end(write_id)
-            raise
-        await self.end(write_id)
-
-    def renewing(self, write_id: UUID) -> AbstractAsyncContextManager[None]:
-        """Renew the record while the block runs, so that the record is never older than the files that a crash would
-        leave behind.
-        """
-        return renewed(partial(self._writes.touch, write_id), every_s=self._touch_every_s)
+                may_leave_files = False
+            except QueryServerError as error:
+                may_leave_files = isinstance(error, StorageError | DirectoryNotEmpty)
+                raise
+            finally:
+                await (self._writes.release(write_id) if may_leave_files else self.end(write_id))
 
     async def begin(self, write_id: UUID, caller: Caller, path: StoragePath) -> None:
-        """Record that the entry at `path` is being written. Raises DatabaseUnavailable."""
+        """Record that the entry at `path` will be written, by any process. Raises DatabaseUnavailable."""
+        await self._begin(write_id, caller, path, is_running=False)
+
+    async def _begin(self, write_id: UUID, caller: Caller, path: StoragePath, *, is_running: bool) -> None:
         directory, _, name = path.path.rpartition("/")
-        await self._writes.begin(UnfinishedWrite(write_id, StoragePath(path.scheme, directory), name, caller.acting))
+        write = UnfinishedWrite(write_id, StoragePath(path.scheme, directory), name, caller.acting)
+        await self._writes.begin(write, is_running=is_running)
 
     async def end(self, write_id: UUID) -> None:
         """Delete the record. If this fails, log a warning: a remaining record only causes its directory to be listed
@@ -468,9 +472,7 @@ class OrphanSweep:
         await now_and_every(_SWEEP_EVERY_S, self.sweep_dead, first=sweep_earlier_writes if alone else self.sweep_dead)
 
     async def sweep_dead(self) -> int:
-        """Remove the orphaned files of processes that no longer renew their records. Return the number of swept
-        directories.
-        """
+        """Remove the orphaned files of processes that have died. Return the number of swept directories."""
         return sum([await self._sweep(after, after, schemes) for after, schemes in _DEAD_AFTER])
 
     async def _sweep(self, older_than: timedelta, others_within: timedelta, schemes: Sequence[Scheme]) -> int:

@@ -66,6 +66,8 @@ class OwnedTable:
     lease: str = "lease_until"
     active: str = "true"
     """SQL condition that every row with an owner meets, so that an index finds them."""
+    past: str = "'-infinity'"
+    """SQL value of `lease` in rows that are released."""
 
     def is_owned(self, alias: str = "", *, me: str = "") -> str:
         """SQL condition: a process that is alive owns the row. Null if the row has no lease.
@@ -92,7 +94,7 @@ class OwnedTable:
     @property
     def released(self) -> str:
         """SQL assignments with which the owner releases the row, so that any process may claim it."""
-        return f"owner = null, {self.lease} = '-infinity'"
+        return f"owner = null, {self.lease} = {self.past}"
 
     @property
     def owned_rows(self) -> str:
@@ -103,13 +105,13 @@ class OwnedTable:
     @property
     def expire(self) -> str:
         """Update that ends the claim of the process $1 on the row with the key $2 and the fence $3."""
-        return f"""update {self.name} set {self.lease} = '-infinity', fence = fence + 1
+        return f"""update {self.name} set {self.lease} = {self.past}, fence = fence + 1
             where {self.active} and {self.lease} = 'infinity' and owner = $1 and {self.key}::text = $2 and fence = $3"""
 
     @property
     def expire_leases(self) -> str:
         """Update that ends the leases of older programs. Leases of years mark rows that no process may claim."""
-        return f"""update {self.name} set {self.lease} = '-infinity'
+        return f"""update {self.name} set {self.lease} = {self.past}
             where {self.active} and {self.lease} > now() and {self.lease} < now() + interval '1 year'"""
 
 

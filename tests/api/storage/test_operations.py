@@ -458,7 +458,7 @@ class Paused:
         return Transfers(
             Records(database),
             OperationRecords(database),
-            UnfinishedWrites(database),
+            UnfinishedWrites(database, self.ownership),
             storage.stores,
             storage.audit,
             final_body,
@@ -494,7 +494,7 @@ async def test_process_that_lost_its_transfer_stops_without_rollback(eva, world,
     assert {path for path in folder.all() if path[0] == "d"} == {"d", "d/a", "d/b", "d/sub", "d/sub/c"}
     # The other process now owns the entries that the first process created.
     assert {"e", "e/sub"} <= set(folder.all())
-    unfinished = UnfinishedWrites(world.api.database)
+    unfinished = UnfinishedWrites(world.api.database, world.api.services.ownership)
     await TransferSteps(records, unfinished, claimed, (source, target), Progress()).roll_back()
     assert not any(path[0] == "e" for path in folder.all())
 

@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import AsyncIterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -30,7 +31,6 @@ from queryserver.files import uploads
 from queryserver.files.access import Caller as Acting
 from queryserver.files.model import EntryKind, FileStatus, Scheme, StorageUser
 from queryserver.files.protocol import PIECE_BYTES, PartPlan, StorageTraits
-from queryserver.files.upload_repository import OrphanSweep, PartUploads, UnfinishedWrites, attempts
 from queryserver.identity.model import User
 
 DAY_S = 24 * 3600
@@ -134,25 +134,26 @@ class TestSweeping:
             assert everything(shared) == [f"._qs_upload_{'1' * 32}", "kept"]
             assert (await api.services.statements.retention.clean_up())["interrupted uploads"] == 0
 
-    async def test_heartbeats_keep_the_record_of_a_write_as_recent_as_its_file(self, tmp_path, database_dsn):
-        """If the record expired before the file was old enough to be removed, the file would never be removed."""
-        touched = "select touched_at > now() - interval '1 minute' from unfinished_writes"
+    @pytest.mark.parametrize("error", [None, PermissionDenied("No."), StorageUnavailable("It is away.")])
+    async def test_record_of_a_write_counts_from_its_end(
+        self, tmp_path: Path, database_dsn: str, error: Exception | None
+    ):
+        """If the record were older than the files of the write, the files would never be removed."""
+        state = "select touched_at = 'infinity' from unfinished_writes"
         async with open_api(storage_settings(tmp_path, database_dsn)) as api:
-            stores = api.services.storage.stores
-            orphans = OrphanSweep(
-                stores,
-                UnfinishedWrites(api.database),
-                PartUploads(api.database),
-                touch_every=timedelta(milliseconds=20),
-            )
-            async with orphans.recorded_write(Acting.of(User(1, "ana")), stores.path("file:///shared/a")):
-                await turn_clock(api, 2)  # less than the age at which the application itself removes records
-                async for _ in attempts(30):
-                    if await api.database.value(touched):
-                        break
-                else:
-                    pytest.fail("It gave no sign of life.")
-            assert await api.database.value("select count(*) from unfinished_writes") == 0
+            orphans, stores = api.services.storage.orphans, api.services.storage.stores
+            with pytest.raises(type(error)) if error else nullcontext():
+                async with orphans.recorded_write(Acting.of(User(1, "ana")), stores.path("file:///shared/a")):
+                    assert await api.database.value(state) is True
+                    assert await orphans.clean_up(older_than=timedelta(0)) == {
+                        "expired uploads": 0,
+                        "interrupted uploads": 0,
+                    }
+                    if error:
+                        raise error
+            remains = isinstance(error, StorageUnavailable)
+            assert await api.database.value("select count(*) from unfinished_writes") == remains
+            assert await api.database.value(state) is (False if remains else None)
 
     async def test_sweep_skips_directories_with_an_open_upload(self, tmp_path: Path, database_dsn: str):
         async with open_api(storage_settings(tmp_path, database_dsn)) as api:

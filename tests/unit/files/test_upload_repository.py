@@ -177,7 +177,7 @@ async def test_uploads_of_a_deleted_user_expire_immediately(database: Database, 
 
 
 async def test_old_writes_are_abandoned_except_next_to_an_open_upload(database, uploads) -> None:
-    writes = UnfinishedWrites(database)
+    writes = UnfinishedWrites(database, Ownership(database, lease=timedelta(seconds=30)))
     root = UnfinishedWrite(uuid4(), StoragePath(Scheme.HDFS, ""), "", ANA)
     beside = UnfinishedWrite(uuid4(), StoragePath(Scheme.HDFS, "d"), "x", ANA)
     elsewhere = UnfinishedWrite(uuid4(), StoragePath(Scheme.S3A, "d"), "é", StorageUser("bob"))
@@ -195,7 +195,7 @@ async def test_old_writes_are_abandoned_except_next_to_an_open_upload(database, 
 
 
 async def test_running_transfer_protects_the_directories_of_its_target(database: Database) -> None:
-    writes = UnfinishedWrites(database)
+    writes = UnfinishedWrites(database, Ownership(database, lease=timedelta(seconds=30)))
     inner = UnfinishedWrite(uuid4(), StoragePath(Scheme.HDFS, "to/t/d"), "x", ANA)
     beside = UnfinishedWrite(uuid4(), StoragePath(Scheme.HDFS, "to/tt"), "x", ANA)
     for write in (inner, beside):
@@ -213,6 +213,46 @@ async def test_running_transfer_protects_the_directories_of_its_target(database:
     assert await abandoned(writes, timedelta(minutes=6)) == [beside]
     await records.advance(claimed.claim, TransferState.DONE)
     assert set(await abandoned(writes, timedelta(minutes=6))) == {inner, beside}
+
+
+async def test_running_write_is_abandoned_some_time_after_the_last_heartbeat(database: Database) -> None:
+    one = Ownership(database, lease=timedelta(hours=1))
+    await one.beat(Role.SERVER, Load())
+    writes = UnfinishedWrites(database, one)
+    write = UnfinishedWrite(uuid4(), StoragePath(Scheme.HDFS, "d"), "x", ANA)
+    beside = UnfinishedWrite(uuid4(), StoragePath(Scheme.HDFS, "d"), "y", ANA)
+    await writes.begin(write, is_running=True)
+    await writes.begin(beside)
+    old = "update unfinished_writes set touched_at = now() - interval '1 day' where id = $1"
+    await database.execute(old, beside.id)
+    beat = "update instances set heartbeat_at = now() - interval '{}', alive_until = now() + interval '{}'"
+    # The process is alive, even if its heartbeats are rare.
+    await database.execute(beat.format("2 days", "1 s"))
+    assert await abandoned(writes, timedelta(minutes=6)) == []
+    # It has died, but its files may be more recent than the minimum age.
+    await database.execute(beat.format("2 minutes", "-1 s"))
+    assert await abandoned(writes, timedelta(minutes=6)) == []
+    await database.execute(beat.format("16 minutes", "-1 s"))
+    assert set(await abandoned(writes, timedelta(minutes=6))) == {write, beside}
+    await database.execute("delete from instances")  # it has exited, or died a day ago
+    assert set(await abandoned(writes, timedelta(minutes=6))) == {write, beside}
+
+
+async def test_stopped_write_is_abandoned_some_time_after_its_end(database: Database) -> None:
+    now = 0.0
+    one = Ownership(database, lease=timedelta(hours=1), clock=lambda: now)
+    await one.beat(Role.SERVER, Load())
+    writes = UnfinishedWrites(database, one)
+    failed, stray = [UnfinishedWrite(uuid4(), StoragePath(Scheme.HDFS, name), "x", ANA) for name in "ab"]
+    for write in (failed, stray):
+        await writes.begin(write, is_running=True)
+    await writes.release(failed.id)
+    await one.release_strays()
+    now = 3601.0
+    await one.release_strays()  # the release of the second one was lost
+    assert await database.value("select count(*) from unfinished_writes where now() - touched_at < '1 minute'") == 2
+    await database.execute("update unfinished_writes set touched_at = touched_at - interval '20 minutes'")
+    assert set(await abandoned(writes, timedelta(minutes=6))) == {failed, stray}
 
 
 async def abandoned(writes: UnfinishedWrites, older_than: timedelta) -> list[UnfinishedWrite]:
