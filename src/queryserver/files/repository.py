@@ -124,7 +124,7 @@ returning {_COLUMNS}
 
 _CLAIM_SAME = f"""
 update storage_transfers set {TRANSFERS.claimed("$2")}
-where digest = any($1::bytea[]) and ended_at is null and {TRANSFERS.claimable()}
+where digest = any($1::bytea[]) and ended_at is null and {TRANSFERS.claimable(me="$2")}
 returning {_COLUMNS}
 """
 
@@ -133,7 +133,7 @@ _CLAIM_ORPHANS = f"""
 update storage_transfers set {TRANSFERS.claimed("$1")}
 where id in (
     select id from storage_transfers
-    where ended_at is null and owner is not null and {TRANSFERS.claimable()}
+    where ended_at is null and owner is not null and {TRANSFERS.claimable(me="$1")}
     order by started_at limit 20 for update skip locked
 )
 returning {_COLUMNS}

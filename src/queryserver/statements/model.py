@@ -194,7 +194,7 @@ class NewStatement:
     has_result_set: bool
     owner: str | None
     limits: EditorSettings
-    """The user's limits, and the duration of the owner's lease."""
+    """The user's limits."""
     idempotency: IdempotencyKey | None
     script: str | None = None
     script_id: int | None = None

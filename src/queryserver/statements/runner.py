@@ -172,7 +172,6 @@ class QueueConsumer:
     data: DataLeases
     claims: StatementClaims
     running: RunningStatements
-    editor: EditorSettings
     limits: RunnerLimits
     broker: Broker | None
     _taking: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
@@ -314,7 +313,6 @@ class Runner:
             data=self.data,
             claims=self.claims,
             running=self.statements,
-            editor=self.editor,
             limits=limits,
             broker=self.broker,
         )

@@ -83,6 +83,21 @@ async def test_old_record_of_the_send_is_written_again(monkeypatch: pytest.Monke
     assert (entry.state, sends(entry)) == (SUCCESS, ["mark_sent"])
 
 
+async def test_process_without_a_current_heartbeat_checks_that_the_statement_is_its_own() -> None:
+    run = Run()
+    run.leases.heartbeat_is_late = True
+    assert sends(await run.to_end("ddl", sent_ahead=True)) == ["mark_sent"]
+
+    def claim() -> None:
+        entry.owner, entry.fence = "another process", entry.fence + 1
+
+    assignment = run.leases.add("ddl", sent_ahead=True)
+    entry = run.leases.of(assignment)
+    run.leases.before["mark_sent"] = claim
+    await asyncio.wait_for(run.execution(assignment).run(), 60)
+    assert run.engine.executions == ["ddl"], "only the first statement was sent"
+
+
 @pytest.mark.usefixtures("short_wait")
 async def test_send_waits_until_the_statement_is_taken_back() -> None:
     engine = _LateEngine()
