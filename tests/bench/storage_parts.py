@@ -52,7 +52,7 @@ class Stores:
 
     async def upload(self, store: Store, source: Path, name: str) -> None:
         """Upload a file into a store's directory as the first user."""
-        await _curl(*_our_upload(self, store, source, name))
+        await run_curl(*_our_upload(self, store, source, name))
 
 
 async def transfers(folder: Path) -> list[Measured]:
@@ -61,7 +61,7 @@ async def transfers(folder: Path) -> list[Measured]:
     """
     async with open_stores(folder) as setting:
         source = folder / "1gib"
-        await asyncio.to_thread(_random_file, source, _GIB)
+        await asyncio.to_thread(write_random_file, source, _GIB)
         measured: list[Measured] = []
         for store in setting.stores:
             measured += await _transfers(setting, store, source)
@@ -84,7 +84,7 @@ async def downloads(folder: Path) -> list[Measured]:
     """Measure 100 concurrent downloads of 10 MiB."""
     async with open_stores(folder) as setting:
         source = folder / "10mib"
-        await asyncio.to_thread(_random_file, source, 10 * _MIB)
+        await asyncio.to_thread(write_random_file, source, 10 * _MIB)
         measured: list[Measured] = []
         for store in setting.stores:
             await setting.upload(store, source, "ten")
@@ -101,10 +101,10 @@ async def _transfers(setting: Stores, store: Store, source: Path) -> list[Measur
     async def all_rounds() -> None:
         for number in range(_ROUNDS):
             name = f"gib{number}"
-            bare_ups.append(await _curl(*store.upload(source, f"bare{number}")))
-            ups.append(await _curl(*_our_upload(setting, store, source, name)))
-            bare_downs.append(await _curl(*store.download(f"bare{number}")))
-            downs.append(await _curl(*_our_download(setting, store, name)))
+            bare_ups.append(await run_curl(*store.upload(source, f"bare{number}")))
+            ups.append(await run_curl(*_our_upload(setting, store, source, name)))
+            bare_downs.append(await run_curl(*store.download(f"bare{number}")))
+            downs.append(await run_curl(*_our_download(setting, store, name)))
             await _delete(setting, store, name, f"bare{number}")
 
     watch = asyncio.create_task(_others(setting, waits))
@@ -203,7 +203,7 @@ async def _delete(setting: Stores, store: Store, *names: str) -> None:
             assert status in {200, 404}, body[:300]
 
 
-async def _curl(*arguments: str) -> float:
+async def run_curl(*arguments: str) -> float:
     """Run curl, which must succeed; return the seconds it took."""
     begun = time.perf_counter()
     process = await asyncio.create_subprocess_exec(
@@ -215,7 +215,7 @@ async def _curl(*arguments: str) -> float:
     return time.perf_counter() - begun
 
 
-def _random_file(path: Path, size: int) -> None:
+def write_random_file(path: Path, size: int) -> None:
     with path.open("wb") as file:
         file.writelines(os.urandom(_MIB) for _ in range(size // _MIB))
 
