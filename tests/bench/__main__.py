@@ -59,6 +59,7 @@ _PARTS = {
     "spool": parts.spool,
     "many": parts.many_users,
     "unclosed": parts.unclosed,
+    "churn": visit_parts.churn,
     "stalls": parts.stalls,
     "client": client_parts.client,
     "tables": engine_parts.many_tables,

@@ -1,9 +1,9 @@
-"""A small statement's load on the service database: statements, round trips, rows written and WAL for each call."""
+"""The load of small statements on the service database: queries, rows, WAL of each call, and the growth of tables."""
 
 import asyncio
 import re
 import struct
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -13,22 +13,28 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 import asyncpg
 from tests.bench.client import Client
-from tests.bench.setting import Measured, bench_server
+from tests.bench.parts import full_cycle
+from tests.bench.setting import Bench, Measured, bench_server
 
 _CYCLES = 200
+_CHURN_CYCLES = 10_000
+_CHURN_CLIENTS = 32
 _QUIET_S = 0.03
 """Time in seconds without a statement, after which the work of a call counts as done."""
 _IDLE_S = 10.0
 _BUFFER_BYTES = 64 * 1024
-_TABLE_COUNTERS = "n_tup_ins + n_tup_upd + n_tup_del"
+_COUNTERS = """
+select relname, n_tup_ins + n_tup_upd + n_tup_del as written, n_tup_upd as updated, n_tup_hot_upd as updated_in_page,
+    n_live_tup as live, n_dead_tup as dead, pg_table_size(relid) as table_bytes, pg_indexes_size(relid) as index_bytes
+from pg_stat_user_tables
+"""
 
 
 @dataclass(slots=True)
 class Visits:
-    """The messages that the server has sent to the service database so far."""
+    """The queries that the server has sent to the service database so far."""
 
     statements: int = 0
-    round_trips: int = 0
     texts: Counter[str] = field(default_factory=Counter[str])
 
     def count(self, kind: int, body: bytes, prepared: dict[bytes, bytes], portals: dict[bytes, bytes]) -> None:
@@ -44,9 +50,6 @@ class Visits:
                 self._count_text(portals.get(body.split(b"\0", 1)[0], b"?"))
             case 0x51:  # Query
                 self._count_text(body.rstrip(b"\0"))
-                self.round_trips += 1
-            case 0x53:  # Sync
-                self.round_trips += 1
             case _:
                 pass
 
@@ -100,29 +103,11 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     writer.close()
 
 
-@dataclass(frozen=True, slots=True)
-class _Cost:
-    statements: float = 0
-    round_trips: float = 0
-    wal_bytes: float = 0
-
-    def __sub__(self, other: "_Cost") -> "_Cost":
-        return _Cost(
-            self.statements - other.statements, self.round_trips - other.round_trips, self.wal_bytes - other.wal_bytes
-        )
-
-    def __add__(self, other: "_Cost") -> "_Cost":
-        return self - _Cost(-other.statements, -other.round_trips, -other.wal_bytes)
-
-    def per(self, times: float) -> "_Cost":
-        return _Cost(self.statements / times, self.round_trips / times, self.wal_bytes / times)
-
-
 async def visits(folder: Path) -> list[Measured]:
     """Measure the load on the service database for each call in the life of a small statement.
 
-    A single client makes one call after another. The load of background work is measured on the idle server and
-    subtracted.
+    A single client makes 200 calls of each kind, one after another. The load of background work is measured on the idle
+    server and subtracted.
     """
     seen = Visits()
     (folder / "counted").mkdir()
@@ -138,101 +123,133 @@ async def visits(folder: Path) -> list[Measured]:
 
 
 class _Meter:
-    """A meter that attributes the load on the service database to steps."""
+    """Measures the load on the service database while calls are made."""
 
     def __init__(self, database: "asyncpg.Connection[Any]", seen: Visits) -> None:
         self._database = database
         self.seen = seen
-        self.steps = dict[str, _Cost]()
-        self.seconds = defaultdict[str, float](float)
+        self._idle = (0.0, 0.0)
+        """Queries and bytes of WAL in a second without calls."""
 
-    async def state(self) -> _Cost:
-        wal = await self._database.fetchval("select pg_current_wal_insert_lsn() - '0/0'::pg_lsn")
-        return _Cost(self.seen.statements, self.seen.round_trips, float(wal))
+    async def measure_idle(self) -> list[Measured]:
+        await asyncio.sleep(2)
+        before = await self._load()
+        await asyncio.sleep(_IDLE_S)
+        after = await self._load()
+        self._idle = (after[0] - before[0]) / _IDLE_S, (after[1] - before[1]) / _IDLE_S
+        return [Measured("idle, per second: queries; WAL", f"{self._idle[0]:.1f}; {self._idle[1]:.0f} B")]
 
-    async def step(self, name: str, call: Awaitable[Any]) -> Any:
-        """Await the call and wait until the database receives no more statements; add the load of this time to the
-        step.
-        """
-        before, started = await self.state(), asyncio.get_running_loop().time()
-        answer = await call
+    async def measure(self, name: str, call: Callable[[int], Awaitable[Any]]) -> list[Measured]:
+        """Make 200 calls and return the load of one."""
+        now = asyncio.get_running_loop().time
+        rows = await table_counters(self._database)
+        before, started = await self._load(), now()
+        self.seen.texts.clear()
+        for number in range(_CYCLES):
+            await call(number)
         await self._quiet()
-        self.steps[name] = self.steps.get(name, _Cost()) + (await self.state() - before)
-        self.seconds[name] += asyncio.get_running_loop().time() - started
-        return answer
+        after, seconds = await self._load(), now() - started
+        texts = self.seen.texts.copy()
+        queries, wal = (
+            (end - start - seconds * idle) / _CYCLES for start, end, idle in zip(before, after, self._idle, strict=True)
+        )
+        await asyncio.sleep(2)  # sessions report their counters once a second
+        changes = [
+            f"{count / _CYCLES:.1f} {table} ({counters['updated_in_page'] - rows[table]['updated_in_page']} HOT)"
+            for table, counters in (await table_counters(self._database)).items()
+            if (count := counters["written"] - rows[table]["written"]) >= _CYCLES / 2
+        ]
+        return [
+            Measured(f"{name}: queries", f"{queries:.2f}"),
+            Measured(f"{name}: WAL", f"{wal:.0f} B"),
+            Measured(f"{name}: rows written", ", ".join(changes) or "0"),
+            *(
+                Measured(f"  {text}", f"{count / _CYCLES:.2f}")
+                for text, count in texts.most_common()
+                if count >= _CYCLES / 2
+            ),
+        ]
+
+    async def _load(self) -> tuple[float, float]:
+        """Return the queries and bytes of WAL so far."""
+        wal = await self._database.fetchval("select pg_current_wal_insert_lsn() - '0/0'::pg_lsn")
+        return self.seen.statements, float(wal)
 
     async def _quiet(self) -> None:
+        """Wait until the database receives no more queries."""
         count = -1
         while count != self.seen.statements:
             count = self.seen.statements
             await asyncio.sleep(_QUIET_S)
 
-    async def rows(self) -> dict[str, int]:
-        """Return the rows written so far by table, including those of the server's background work."""
-        await self._database.execute("select pg_stat_clear_snapshot()")
-        found = await self._database.fetch(f"select relname, {_TABLE_COUNTERS} as rows from pg_stat_user_tables")
-        return {row["relname"]: row["rows"] for row in found}
+
+async def table_counters(database: "asyncpg.Connection[Any]") -> dict[str, asyncpg.Record]:
+    """Return rows written, updates and sizes so far by table, including those of the server's background work."""
+    await database.execute("select pg_stat_clear_snapshot()")
+    return {row["relname"]: row for row in await database.fetch(_COUNTERS)}
 
 
 async def _measured(meter: _Meter, client: Client) -> list[Measured]:
-    for _ in range(20):
-        await _small_cycle(client, lambda _name, call: call)
-    await asyncio.sleep(2)
-    before = await meter.state()
-    await asyncio.sleep(_IDLE_S)
-    idle = (await meter.state() - before).per(_IDLE_S)
-    meter.seen.texts.clear()
-    rows = await meter.rows()
-    for _ in range(_CYCLES):
-        await _small_cycle(client, meter.step)
-    await asyncio.sleep(2)  # sessions report their counters once a second
-    written = {table: count - rows.get(table, 0) for table, count in (await meter.rows()).items()}
-    texts = meter.seen.texts.copy()
-    for _ in range(_CYCLES):
-        await meter.step("one call: execute with wait and rows, then close", _one_call(client))
+    async def execute(number: int) -> None:
+        ended = await client.call("execute/duckdb", statement="SELECT 1", wait=10)
+        operations[number] = ended["history_uuid"]
+
+    async def page(number: int) -> None:
+        read = await client.call("fetch_result_data", operationId=operations[number])
+        assert read["result"]["data"] == [[1]], read
+
+    async def close(number: int) -> None:
+        await client.call("close_statement", operationId=operations[number])
+
+    async def one_call(number: int) -> None:
+        ended = await client.call("execute/duckdb", statement="SELECT 1", wait=10, rows=1)
+        operations[number] = ended["history_uuid"]
+        await close(number)
+
+    operations: dict[int, str] = {}
+    for number in range(20):
+        await one_call(number)
     return [
-        *_report(meter, idle),
-        *(
-            Measured(f"rows written per cycle: {table}", f"{count / _CYCLES:.2f}")
-            for table, count in sorted(written.items())
-            if count >= _CYCLES / 10
-        ),
-        *(
-            Measured(f"statement: {text}", f"{count / _CYCLES:.2f}")
-            for text, count in texts.most_common()
-            if count >= _CYCLES / 10
-        ),
+        *await meter.measure_idle(),
+        *await meter.measure("execute and run", execute),
+        *await meter.measure("status", lambda number: client.call("check_status", operationId=operations[number])),
+        *await meter.measure("page", page),
+        *await meter.measure("close", close),
+        *await meter.measure("one call: execute with wait and rows, then close", one_call),
     ]
 
 
-def _report(meter: _Meter, idle: _Cost) -> list[Measured]:
-    measured, total = list[Measured](), _Cost()
-    for name, cost in meter.steps.items():
-        seconds = meter.seconds[name]
-        one = (cost - idle.per(1 / seconds)).per(_CYCLES)
-        total = total + one if not name.startswith("one call") else total
-        measured += _figures(name, one)
-    return [*_figures("whole cycle", total), *measured, *_figures("idle, per second", idle)]
+async def churn(bench: Bench) -> list[Measured]:
+    """Measure how the tables of statements grow in 10,000 full cycles: updates within a page (HOT) and sizes."""
+    database = await asyncpg.connect(bench.service_dsn)
+    try:
+        before = await table_counters(database)
+        remaining = iter(range(_CHURN_CYCLES))
 
+        async def cycles(number: int) -> None:
+            async with bench.client(number) as client:
+                for _ in remaining:
+                    await full_cycle(client)
 
-def _figures(name: str, cost: _Cost) -> list[Measured]:
-    return [
-        Measured(f"{name}: statements", f"{cost.statements:.2f}"),
-        Measured(f"{name}: round trips", f"{cost.round_trips:.2f}"),
-        Measured(f"{name}: WAL", f"{cost.wal_bytes:.0f} B"),
-    ]
-
-
-async def _small_cycle(client: Client, step: Callable[[str, Awaitable[Any]], Awaitable[Any]]) -> None:
-    started = await step("execute and run", client.call("execute/duckdb", statement="SELECT 1"))
-    operation = started["history_uuid"]
-    status = await step("status", client.call("check_status", operationId=operation, wait=10))
-    assert status["query_status"]["status"] == "available", status
-    page = await step("page", client.call("fetch_result_data", operationId=operation))
-    assert page["result"]["data"] == [[1]], page
-    await step("close", client.call("close_statement", operationId=operation))
-
-
-async def _one_call(client: Client) -> None:
-    ended = await client.call("execute/duckdb", statement="SELECT 1", wait=10, rows=1)
-    await client.call("close_statement", operationId=ended["history_uuid"])
+        async with asyncio.TaskGroup() as group:
+            for number in range(_CHURN_CLIENTS):
+                group.create_task(cycles(number))
+        await asyncio.sleep(12)  # connections that became idle report their counters after ten seconds
+        measured = list[Measured]()
+        for table, counters in (await table_counters(database)).items():
+            if (written := counters["written"] - before[table]["written"]) < _CHURN_CYCLES / 10:
+                continue
+            updated = counters["updated"] - before[table]["updated"]
+            in_page = counters["updated_in_page"] - before[table]["updated_in_page"]
+            measured += [
+                Measured(f"{table}: rows written per cycle", f"{written / _CHURN_CYCLES:.2f}"),
+                Measured(f"{table}: updates within their page (HOT)", f"{in_page / max(updated, 1):.2f}"),
+                Measured(f"{table}: rows; dead", f"{counters['live']}; {counters['dead']}"),
+                Measured(
+                    f"{table}: size of table; of indexes, MiB",
+                    f"{counters['table_bytes'] / 2**20:.1f}; {counters['index_bytes'] / 2**20:.1f}",
+                ),
+            ]
+        return measured
+    finally:
+        await database.close()
