@@ -3,7 +3,7 @@
 import asyncio
 import time
 from base64 import b64decode
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from itertools import count
@@ -113,9 +113,8 @@ class DatabaseDesk(LeaseDesk):
         priority: int = 0,
         keeps_session: bool = False,
         sent_ahead: bool = False,
-        first_line: bool = False,
+        warnings: Sequence[str] = (),
     ) -> Lease:
-        """Add a statement. Its first log line is recorded only if `first_line` is set."""
         number = next(_numbers)
         guids = f"g{number}", f"s{number}"
         handle = StatementHandle("SELECT 1", 0, 1, (0, 0, 0, 7), "hash", *guids, session or number, "a:b")
@@ -140,18 +139,18 @@ class DatabaseDesk(LeaseDesk):
             owner=owner,
             limits=EditorSettings.model_construct(max_statements_per_user=10_000),
             idempotency=None,
+            log_lines=warnings,
         )
         await self.records.record(new)
         await self.database.execute("UPDATE statements SET priority = $2 WHERE id = $1", new.id, priority)
-        if not first_line:
-            await self.database.execute("DELETE FROM statement_logs WHERE statement_id = $1", new.id)
         return Lease(new.id, owner or "", 1 if owner else 0)
 
     async def look(self, statement_id: UUID) -> Seen:
         record = await self.records.read(statement_id)
         assert record is not None
         log = await self.records.logs(statement_id, start=0, size=None)
-        return Seen(record.status.state, record.status.owner, log.lines)
+        written = [line for line in log.lines if not line.endswith("Z Submitted to here; waiting for a free slot.")]
+        return Seen(record.status.state, record.status.owner, written)
 
     async def die(self, owner: str) -> None:
         await self.database.execute("UPDATE instances SET alive_until = now() - interval '1 ms' WHERE id = $1", owner)
@@ -282,7 +281,7 @@ class TestDatabaseLeases(LeasesContract):
             Lease(next_statement.id, ME, 1, operation_id=operation), FAILED, ["two"], start_line=None
         )
         seen = await desk.look(operation)
-        assert (seen.state, seen.lines[1:]) == (StatementState.FAILED, ["one", "two"])
+        assert (seen.state, seen.lines) == (StatementState.FAILED, ["one", "two"])
         # An owner that has lost its lease can record neither an outcome nor the next statement.
         late = await desk.leases.finish_part(
             lease,
@@ -379,7 +378,7 @@ class TestDatabaseLeases(LeasesContract):
 
     async def test_runner_log_lines_follow_record_log_line(self, desk: DatabaseDesk) -> None:
         for lines in ([], ["one"]):
-            lease = await desk.add(owner=DEAD, first_line=True)
+            lease = await desk.add(owner=DEAD)
             assert await desk.leases.report(lease, progress=1, lines=lines, start_line=1)
             found = await desk.leases.claim_orphans(owner=ME, within=desk.within)
             (claimed,) = [one for one in found if one.lease.statement_id == lease.statement_id]
@@ -387,9 +386,30 @@ class TestDatabaseLeases(LeasesContract):
             assert await desk.leases.finish(
                 claimed.lease, SUCCESS, retention=LEASE, lines=["end"], start_line=claimed.log_lines
             )
-            first, *others = (await desk.look(lease.statement_id)).lines
+            first, *others = (await desk.records.logs(lease.statement_id, start=0, size=None)).lines
             assert first.endswith("Z Submitted to here; waiting for a free slot.")
             assert others == [*lines, "end"]
+
+    @pytest.mark.parametrize("warnings", [[], ["a warning"]])
+    async def test_first_log_line_is_stored_only_with_warnings(self, desk: DatabaseDesk, warnings: list[str]) -> None:
+        lease = await desk.add(warnings=warnings)
+
+        async def log(start: int = 0, size: int | None = None) -> tuple[int, Sequence[str]]:
+            page = await desk.records.logs(lease.statement_id, start=start, size=size)
+            return page.start, [line[-3:] for line in page.lines]
+
+        rows = "select count(*) from statement_logs where statement_id = $1"
+        assert await desk.database.value(rows, lease.statement_id) == len(warnings)
+        assert await log() == (0, ["ot.", *(["ing"] if warnings else [])])
+        next_line = 1 + len(warnings)
+        assert await log(start=next_line) == (next_line, [])
+        assert await desk.leases.report(lease, progress=1, lines=["one"], start_line=next_line)
+        assert (await log())[1][0] == "ot."
+        assert await log(start=next_line) == (next_line, ["one"])
+        assert await log(size=1) == (0, ["ot."])
+        assert await desk.finish(lease, SUCCESS)
+        await desk.database.execute("delete from statement_logs where statement_id = $1", lease.statement_id)
+        assert await log() == (0, []), "logs of ended statements are deleted after some time"
 
     async def test_successor_segment_replaces_the_same_segment(self, desk: DatabaseDesk) -> None:
         old = await desk.add(owner=DEAD)

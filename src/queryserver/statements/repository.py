@@ -20,8 +20,10 @@ from queryserver.statements import model, script_repository
 from queryserver.statements.model import EndListener, StatementEnd
 from queryserver.statements.rows import (
     END_COLUMNS,
+    FIRST_LINE,
     HISTORY_FIELDS,
     LOG_MOMENT,
+    NEXT_LINE,
     RECORD,
     STATUS,
     TIMES,
@@ -81,6 +83,14 @@ with taken as (
 {_STORED_RESULT.replace("as unused", "as unused, exists (select from taken) as is_taken")}
 """
 
+# Statements of a script have the log of the script's operation. Logs of ended statements are deleted after some time,
+# those of active statements are not.
+_LOG_HEAD = f"""
+select shown.progress, shown.jobs, {FIRST_LINE} as first_line, ended_at is null as is_active
+from (select progress, jobs, coalesce(operation_id, id) as log_id from statements where id = $1) as shown
+join statements on id = log_id
+"""
+
 _STATUS_BY_ID = f"select {STATUS} from statements where id = $1"
 _STATUSES_BY_ID = f"""
 select n, {STATUS} from unnest($1::uuid[]) with ordinality as requested (key, n) join statements on id = key
@@ -117,8 +127,7 @@ with canceled as (
     returning {STATUS}, {END_COLUMNS}, {LOG_MOMENT.format(moment="ended_at")} || ' ' || message as line
 ), logged as (
     insert into statement_logs (statement_id, start_line, lines)
-    select $1, (select coalesce(max(start_line + cardinality(lines)), 0) from statement_logs where statement_id = $1),
-        array[line]
+    select $1, (select {NEXT_LINE} from statement_logs where statement_id = $1), array[line]
     from canceled where line is not null
     on conflict do nothing
 )
@@ -388,7 +397,7 @@ class StatementRecords:
     async def logs(self, statement_id: UUID, *, start: int, size: int | None) -> model.LogPage:
         """Read up to `size` log lines, starting at line `start`. If `size` is None, read all of them."""
         async with self._database.connection() as connection:
-            head = await connection.fetchrow("select progress, jobs from statements where id = $1", statement_id)
+            head = await connection.fetchrow(_LOG_HEAD, statement_id)
             pieces = await connection.fetch(
                 """select start_line, lines from statement_logs
                 where statement_id = (select coalesce(operation_id, id) from statements where id = $1)
@@ -396,9 +405,13 @@ class StatementRecords:
                 statement_id,
                 start,
             )
-        first = max(start, pieces[0]["start_line"]) if pieces else start
-        lines = [line for piece in pieces for line in piece["lines"]]
-        skipped = first - pieces[0]["start_line"] if pieces else 0
+        blocks = [(row["start_line"], row["lines"]) for row in pieces]
+        if start == 0 and head and (blocks[0][0] == 1 if blocks else head["is_active"]):
+            blocks.insert(0, (0, [head["first_line"]]))
+        stored_from = blocks[0][0] if blocks else start
+        first = max(start, stored_from)
+        lines = [line for _, block in blocks for line in block]
+        skipped = first - stored_from
         return model.LogPage(
             start=first,
             lines=lines[skipped : None if size is None else skipped + size],

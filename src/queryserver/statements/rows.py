@@ -73,6 +73,12 @@ _STATUS_AND_END = f"{STATUS}, size_bytes, canceled_by, {_END_VALUES}"
 
 LOG_MOMENT = """to_char({moment} at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')"""
 """SQL expression for the timestamp at the beginning of a log line."""
+FIRST_LINE = f"""{LOG_MOMENT.format(moment="recorded_at")}
+    || ' Submitted to ' || connector || '; waiting for a free slot.'"""
+"""The first line of each log. It is stored only together with warnings, because a row of its own takes a fifth of the
+time and of the WAL of recording a statement (docs/benchmarks.md). Lines written later start with number 1."""
+NEXT_LINE = "coalesce(max(start_line + cardinality(lines)), 1)"
+"""SQL expression for the number of the next line, from the stored lines of a log."""
 
 
 def fields(row: Row | Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
@@ -221,8 +227,8 @@ _INSERTED_COLUMNS = {
 """The columns of a new row and the SQL expression of each."""
 
 # Counts and inserts in a single query: a statement beyond a limit stores nothing, and one round trip is enough.
-# Scripts are deduplicated per user. The first log lines are stored with the record. The statements of a script share
-# the log of the script's operation.
+# Scripts are deduplicated per user. Warnings are stored with the first log line. The statements of a script share the
+# log of the script's operation.
 _INSERT = NamedQuery.of(f"""
 with room as (
     select 1
@@ -250,8 +256,8 @@ with room as (
     returning {WITHOUT_TEXT}, '' as statement
 ), logged as (
     insert into statement_logs (statement_id, start_line, lines)
-    select :id, 0, array[{LOG_MOMENT.format(moment="recorded_at")} || :first_line::text] || :log_lines::text[]
-    from recorded where :operation_id::uuid is null
+    select :id, 0, array[{FIRST_LINE}] || :log_lines::text[]
+    from recorded where :operation_id::uuid is null and cardinality(:log_lines::text[]) > 0
 )
 select * from recorded
 """)
@@ -279,7 +285,6 @@ def _insert_arguments(new: model.NewStatement) -> dict[str, object]:
         "sealed_token": new.token.content if new.token else None,
         "token_expires_at": new.token.expires_at if new.token else None,
         "script_digest": None if new.script is None else hashlib.sha256(new.script.encode()).digest(),
-        "first_line": f" Submitted to {new.connector}; waiting for a free slot.",
         "log_lines": list(new.log_lines),
         "max_statements": limits.max_statements_per_user,
         "max_result_bytes": limits.spool_max_bytes_per_user,
@@ -330,8 +335,7 @@ ASSIGNMENT = f"""{", ".join(ASSIGNMENT_FIELDS[:-1])}, id, owner, fence, sent_at,
     sealed_token, token_expires_at, api_token, sealed_parameters, size_bytes, limit_source, operation_id,
     deadline_at - clock_timestamp() as left,
     (select count(*) from result_segments where statement_id = id) as segments,
-    (select coalesce(max(start_line + cardinality(lines)), 0) from statement_logs
-        where statement_id = coalesce(operation_id, id)) as log_lines
+    (select {NEXT_LINE} from statement_logs where statement_id = coalesce(operation_id, id)) as log_lines
 """
 
 # Matches statements of deleted connectors. If a connector is deleted while a statement is being sent, the statement
@@ -460,13 +464,13 @@ where owner = $1 and id = any($2::uuid[]) and {STATEMENTS.active} and lease_unti
 
 # All statements of a script share the log of the script's operation.
 _LOG_ID = "coalesce(operation_id, id) as log_id"
-_LOGGED = """
+_LOGGED = f"""
 logged as (
     insert into statement_logs as known (statement_id, start_line, lines)
-    select log_id, coalesce({start}::integer, (
-            select coalesce(max(start_line + cardinality(lines)), 0) from statement_logs where statement_id = log_id
-        )), {lines}::text[]
-    from changed where cardinality({lines}::text[]) > 0
+    select log_id,
+        coalesce({{start}}::integer, (select {NEXT_LINE} from statement_logs where statement_id = log_id)),
+        {{lines}}::text[]
+    from changed where cardinality({{lines}}::text[]) > 0
     on conflict (statement_id, start_line) do update set lines = excluded.lines
         where cardinality(known.lines) < cardinality(excluded.lines)
 )
