@@ -108,6 +108,7 @@ async def open_storage(
     async with open_stores(settings, builders) as stores, ProcessWorkbooks() as workbooks:
         records, unfinished = OperationRecords(database), UnfinishedWrites(database, ownership)
         times = OperationTimes(shutdown_grace=settings.desktop.shutdown_grace)
+        parts = PartUploads(database, ownership)
         transfers = Transfers(TransferRecords(database), records, unfinished, stores, audit, final_body, ownership)
         orphans, rules = orphan_sweep(database, stores, ownership), _upload_rules(settings, stores, extensions)
         yield StorageServices(
@@ -126,7 +127,7 @@ async def open_storage(
             moves=Moves(stores, extensions, transfers, orphans, audit),
             upload_rules=rules,
             uploads=Uploads(rules, orphans, audit, threads.uploads),
-            part_uploads=PartUploading(stores, PartUploads(database), rules, orphans, audit, threads.uploads),
+            part_uploads=PartUploading(stores, parts, rules, orphans, audit, threads.uploads),
             upload_space=UploadSpace(rules, stores, browser.local_root, threads.uploads, disk_floor(settings)),
             orphans=orphans,
             statement_files=StatementFileAccess(stores, rules, orphans, audit, max_scanned=browser.listing_scan_limit),
@@ -151,7 +152,7 @@ def _excerpts(settings: Settings, threads: Threads, workbooks: ProcessWorkbooks)
 
 
 def orphan_sweep(database: Database, stores: Stores, ownership: Ownership) -> OrphanSweep:
-    return OrphanSweep(stores, UnfinishedWrites(database, ownership), PartUploads(database))
+    return OrphanSweep(stores, UnfinishedWrites(database, ownership), PartUploads(database, ownership))
 
 
 @asynccontextmanager

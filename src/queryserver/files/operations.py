@@ -146,7 +146,7 @@ class LongOperations:
 
     async def sweep(self) -> int:
         """Mark the open operations of crashed processes as failed. Return their number."""
-        return await self._records.give_up(_CRASHED_BODY)
+        return await self._records.give_up(_CRASHED_BODY, owner=self._owner)
 
     async def _supervise(self, operation_id: UUID, work: Work[T], progress: Progress, task: "asyncio.Task[T]") -> None:
         """Report progress until the work ends, then record its outcome. If the work is canceled, the sweep closes the

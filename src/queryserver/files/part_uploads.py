@@ -1,11 +1,10 @@
 """Multipart uploads. Parts may arrive in any order and on any server instance (Contract storage 9.2)."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from concurrent.futures import Executor
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from typing import TypeVar
 from uuid import UUID, uuid4
 
@@ -14,8 +13,6 @@ from queryserver.files.access import OBJECT_STORES, Caller, Location, StorageAud
 from queryserver.files.model import FileStatus, StoragePath, checked_new_name
 from queryserver.files.protocol import PartPlan, ReadableParts, Storage, StoredPart, empty_body
 from queryserver.files.upload_repository import (
-    LEASE,
-    RENEW_EVERY_S,
     NewUpload,
     OrphanSweep,
     PartUpload,
@@ -25,7 +22,6 @@ from queryserver.files.upload_repository import (
     attempts,
 )
 from queryserver.files.uploads import CheckedContent, UploadRules, sha256_of
-from queryserver.platform.threads import renewed
 
 MAX_PARTS = 10_000
 MAX_PART_BYTES = 128 * 1024 * 1024
@@ -124,25 +120,19 @@ class UploadJoiner:
         return upload
 
     @asynccontextmanager
-    async def claimed(self, caller: Caller, client_uuid: UUID) -> AsyncGenerator[tuple[PartUpload, UUID]]:
-        """Yield the upload and the id of an exclusive claim on it, which is released on exit. Raises
+    async def claimed(self, caller: Caller, client_uuid: UUID) -> AsyncGenerator[tuple[PartUpload, int]]:
+        """Yield the upload and the fence of an exclusive claim on it, which is released on exit. Raises
         OperationInProgress.
         """
-        claimant = uuid4()
         async for _ in attempts(_CLAIM_WAIT_S):
             upload = await self.find(caller, client_uuid)
-            if await self._records.claim(upload.id, claimant, lease=LEASE):
-                break
-        else:
-            raise errors.OperationInProgress("Another request is processing this upload.")
-        try:
-            claim = renewed(partial(self._records.claim, upload.id, claimant, lease=LEASE), every_s=RENEW_EVERY_S)
-            async with claim:
-                # The previous claimant may have changed the upload, so read it again.
-                yield await self.find(caller, client_uuid), claimant
-        finally:
-            with suppress(errors.DatabaseUnavailable):
-                await self._records.release(upload.id, claimant)
+            fence = await self._records.claim(upload.id)
+            if fence is not None:
+                async with self._records.holding(upload.id, fence):
+                    # The previous claimant may have changed the upload, so read it again.
+                    yield await self.find(caller, client_uuid), fence
+                return
+        raise errors.OperationInProgress("Another request is processing this upload.")
 
     async def finish(self, caller: Caller, client_uuid: UUID, *, sha256: bytes | None = None) -> PartUpload:
         """Join the parts into the target file. If they are already joined, return the recorded result.
@@ -151,7 +141,7 @@ class UploadJoiner:
         OperationInProgress, and the errors of `Storage.join_parts`.
         """
         _require_all(await self.find(caller, client_uuid))
-        async with self.claimed(caller, client_uuid) as (upload, claimant):
+        async with self.claimed(caller, client_uuid) as (upload, fence):
             if upload.result is not None:
                 return upload
             _require_all(upload)
@@ -161,10 +151,10 @@ class UploadJoiner:
                     "The SHA-256 of the received bytes does not match the SHA-256 in the request."
                 )
             entry = await self._join(self._stores.location(caller, upload.terms.target), upload, sha256)
-            await self.record_file(upload, claimant, entry)
+            await self.record_file(upload, fence, entry)
         return await self.find(caller, client_uuid)
 
-    async def record_file(self, upload: PartUpload, claimant: UUID, entry: FileStatus) -> None:
+    async def record_file(self, upload: PartUpload, fence: int, entry: FileStatus) -> None:
         """Record the file that an upload created. Raises part_conflict if the claim was lost.
 
         The parts no longer exist, so this record is the only link between upload and file: if the database is
@@ -172,7 +162,7 @@ class UploadJoiner:
         """
         async for _ in attempts(_CLAIM_WAIT_S):
             with suppress(errors.DatabaseUnavailable):
-                if not await self._records.record_result(upload.id, claimant, entry):
+                if not await self._records.record_result(upload.id, fence, entry):
                     raise errors.part_conflict("Another request took over this upload.")
                 return await self._orphans.end(upload.id)
         raise errors.DatabaseUnavailable
@@ -254,7 +244,6 @@ class PartWriter:
         self._location = location
         self._upload = upload
         self._request = part_request
-        self._claimant = uuid4()
 
     async def receive(self, content: AsyncGenerator[bytes], threads: Executor) -> None:
         """Store the part. If it has already been received, only compare the digests.
@@ -265,7 +254,8 @@ class PartWriter:
         part_request, staging, plan = self._request, self._upload.staging, self._upload.terms.plan
         checked = CheckedContent(content, threads, sha256=part_request.sha256)
         async with aclosing(_check_part_size(plan.size_of(part_request.index), checked)) as pieces:
-            if not await self._claim():
+            fence = await self._claim()
+            if fence is None:
                 async for _ in pieces:
                     pass
                 arrived = (await self._joiner.find(self._caller, part_request.client_uuid)).received_parts.get(
@@ -276,60 +266,48 @@ class PartWriter:
                         f"Part {part_request.index} was already received with different contents."
                     )
                 return
-            if staging is not None:
-                write = partial(self._location.storage.write_part, plan, staging, part_request.index, pieces)
-                stored = await self._write_renewing_claim(write)
-            elif part_request.is_whole:
-                await self._write_whole(pieces)
-                stored = StoredPart(part_request.index, checked.size_bytes, "")
-            else:
-                # An empty file has no staging area, even if it is uploaded in parts, so there is nothing to store.
-                stored = await self._write_renewing_claim(partial(_consume, pieces, part_request.index))
-            await self._record_part(ReceivedPart(stored, checked.sha256))
+            async with self._records.holding_part(self._upload.id, part_request.index, fence):
+                if staging is not None:
+                    stored = await self._location.storage.write_part(plan, staging, part_request.index, pieces)
+                elif part_request.is_whole:
+                    await self._write_whole(pieces)
+                    stored = StoredPart(part_request.index, checked.size_bytes, "")
+                else:
+                    # An empty file has no staging area, even if it is uploaded in parts, so there is nothing to store.
+                    stored = await _consume(pieces, part_request.index)
+                await self._record_part(fence, ReceivedPart(stored, checked.sha256))
 
-    async def _claim(self) -> bool:
-        """Claim the part for writing. Return False if it has already been received. Raises OperationInProgress."""
+    async def _claim(self) -> int | None:
+        """Claim the part for writing and return the fence. Return None if it has already been received.
+
+        Raises OperationInProgress.
+        """
         upload, index = self._upload, self._request.index
         async for _ in attempts(_PART_CLAIM_WAIT_S):
             if index in upload.received_parts or upload.result is not None:
-                return False
-            if await self._records.claim_part(upload.id, index, self._claimant, lease=LEASE):
-                return True
+                return None
+            fence = await self._records.claim_part(upload.id, index)
+            if fence is not None:
+                return fence
             upload = await self._joiner.find(self._caller, upload.client_uuid)
         raise errors.OperationInProgress(f"Part {index} is being received over another connection.")
 
     async def _write_whole(self, pieces: AsyncGenerator[bytes]) -> None:
         """Write a part that contains the whole file directly to the target, without a staging area."""
         upload, plan = self._upload, self._upload.terms.plan
-        write = partial(
-            self._location.storage.write,
-            plan.path,
-            pieces,
-            overwrite=upload.terms.overwrite,
-            size_bytes=plan.size_bytes,
-        )
-        async with self._joiner.claimed(self._caller, upload.client_uuid) as (_, claimant):
+        async with self._joiner.claimed(self._caller, upload.client_uuid) as (_, fence):
             try:
-                entry = await self._write_renewing_claim(write)
+                entry = await self._location.storage.write(
+                    plan.path, pieces, overwrite=upload.terms.overwrite, size_bytes=plan.size_bytes
+                )
             except errors.QueryServerError as error:
                 await self._joiner.forget_failed(upload, error)
                 raise
-            await self._joiner.record_file(upload, claimant, entry)
+            await self._joiner.record_file(upload, fence, entry)
 
-    async def _write_renewing_claim(self, write: Callable[[], Awaitable[Written]]) -> Written:
-        """Run `write` while renewing the claim on the part. If it fails, release the claim."""
-        claim = self._upload.id, self._request.index, self._claimant
-        try:
-            async with renewed(partial(self._records.claim_part, *claim, lease=LEASE), every_s=RENEW_EVERY_S):
-                return await write()
-        except BaseException:  # includes CancelledError: the claim must be released
-            with suppress(errors.DatabaseUnavailable):
-                await self._records.release_part(*claim)
-            raise
-
-    async def _record_part(self, part: ReceivedPart) -> None:
+    async def _record_part(self, fence: int, part: ReceivedPart) -> None:
         upload = self._upload
-        if await self._records.record_part(upload.id, self._claimant, part, keep=KEEP_FOR):
+        if await self._records.record_part(upload.id, fence, part, keep=KEEP_FOR):
             return
         try:
             await self._joiner.find(self._caller, upload.client_uuid)
@@ -495,19 +473,19 @@ class PartUploading:
         """Return the upload once it has a staging area, which one of the concurrent calls creates. Raises
         OperationInProgress.
         """
-        claimant = uuid4()
         async for _ in attempts(_PREPARE_WAIT_S):
             if upload.staging is not None or upload.result is not None:
                 return upload
-            if await self._records.claim(upload.id, claimant, lease=LEASE):
-                await self._prepare(caller, upload.client_uuid, location, claimant)
+            fence = await self._records.claim(upload.id)
+            if fence is not None:
+                async with self._records.holding(upload.id, fence):
+                    await self._prepare(caller, upload.client_uuid, location, fence)
             upload = await self._joiner.find(caller, upload.client_uuid)
         raise errors.OperationInProgress("Another request is preparing this upload.")
 
-    async def _prepare(self, caller: Caller, client_uuid: UUID, location: Location, claimant: UUID) -> None:
+    async def _prepare(self, caller: Caller, client_uuid: UUID, location: Location, fence: int) -> None:
         upload = await self._joiner.find(caller, client_uuid)
         if upload.staging is not None:
-            await self._records.release(upload.id, claimant)
             return
         try:
             staging = await _begin_parts(location, upload.terms.plan)
@@ -515,7 +493,7 @@ class PartUploading:
             # No part has been stored yet, so the next part can open the upload again.
             await self._records.forget(upload.id)
             raise
-        if not await self._records.record_staging(upload.id, claimant, staging):
+        if not await self._records.record_staging(upload.id, fence, staging):
             await location.storage.discard_parts(upload.terms.plan, staging)
 
 

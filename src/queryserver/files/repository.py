@@ -35,7 +35,7 @@ OPERATIONS = OwnedTable("storage_operations", active="state = 'running'")
 # An operation stays open while a process owns its transfer or can still take it over.
 _GIVE_UP = f"""
 update storage_operations as operation set state = 'failed', ended_at = now(), result = $1
-where {OPERATIONS.active} and {OPERATIONS.claimable("operation")} and not exists (
+where {OPERATIONS.active} and {OPERATIONS.claimable("operation", me="$2")} and not exists (
     select from storage_transfers
     where operation_id = operation.id and ended_at is null and owner is not null
 )
@@ -92,11 +92,11 @@ class OperationRecords:
             operation_id, LongOperationState(row["state"]), row["done"], row["total"], row["result"]
         )
 
-    async def give_up(self, result: Mapping[str, Any]) -> int:
-        """Mark operations that no live process works on as failed, unless a process owns their transfer or can still
-        take it over. Return their number.
+    async def give_up(self, result: Mapping[str, Any], *, owner: str) -> int:
+        """Mark operations that neither `owner` nor another live process works on as failed, unless a process owns their
+        transfer or can still take it over. Return their number.
         """
-        return await self._database.execute(_GIVE_UP, dict(result))
+        return await self._database.execute(_GIVE_UP, dict(result), owner)
 
 
 TRANSFERS = OwnedTable("storage_transfers", active="ended_at is null")

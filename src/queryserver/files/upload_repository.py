@@ -87,6 +87,7 @@ _COLUMNS = """id, client_uuid, username, is_admin, scheme, path, size_bytes, par
 # `touched_at` is `infinity` while a process writes. After that, it is the time at which the process stopped.
 WRITES = OwnedTable("unfinished_writes", lease="touched_at", past="now()")
 PART_UPLOADS = OwnedTable("part_uploads", lease="claimed_until")
+PARTS = OwnedTable("part_upload_parts", key="(upload_id || ' ' || index)", lease="claimed_until")
 
 _LAST_SIGN = """case when {of}.touched_at < 'infinity' then {of}.touched_at
     else coalesce((select heartbeat_at from instances where instances.id = {of}.owner), '-infinity') end"""
@@ -129,39 +130,41 @@ _DETACH_EXPIRED = """
 update part_uploads set user_id = null where user_id = $1 and client_uuid = $2 and expires_at <= now()
 """
 
-_CLAIM = """
-update part_uploads set claimed_by = $2, claimed_until = now() + $3::interval
-where id = $1 and (claimed_by is null or claimed_by = $2 or claimed_until < now())
+# Programs before 0026 claim uploads whose `claimed_by` is null, and write to those whose `claimed_by` is their own.
+_CLAIM = f"""
+update part_uploads set {PART_UPLOADS.claimed("$2")}, claimed_by = gen_random_uuid()
+where id = $1 and user_id is not null and {PART_UPLOADS.claimable(me="$2")} returning fence
+"""
+_FENCED = "id = $1 and owner = $2 and fence = $3"
+_RELEASED = f"{PART_UPLOADS.released}, claimed_by = null"
+_RELEASE = f"update part_uploads set {_RELEASED} where {_FENCED}"
+_RECORD_STAGING = f"update part_uploads set staging = $4, {_RELEASED} where {_FENCED}"
+_RECORD_RESULT = f"update part_uploads set result = $4, state = 'done', {_RELEASED} where {_FENCED}"
+
+# An upload without a user cannot be found or claimed any more.
+_RETIRE = f"""
+update part_uploads set user_id = null
+where id = $1 and (expires_at < now() or user_id is null) and {PART_UPLOADS.claimable()}
 """
 
-_RECORD_STAGING = """
-update part_uploads set staging = $3, claimed_by = null, claimed_until = null where id = $1 and claimed_by = $2
+# The row stays after a release, so that each claim of a part has another fence.
+_CLAIM_PART = f"""
+insert into part_upload_parts as part (upload_id, index, owner, fence, claimed_until, claimed_by)
+select id, $2, $3, 1, 'infinity', gen_random_uuid() from part_uploads where id = $1 and state = 'open'
+on conflict (upload_id, index) do update set {PARTS.claimed("excluded.owner", "part")}, claimed_by = excluded.claimed_by
+    where part.sha256 is null and {PARTS.claimable("part", me="excluded.owner")}
+returning fence
 """
+_PART_FENCED = "upload_id = $1 and index = $2 and owner = $3 and fence = $4 and sha256 is null"
+_PART_RELEASED = f"{PARTS.released}, claimed_by = null"
+_RELEASE_PART = f"update part_upload_parts set {_PART_RELEASED} where {_PART_FENCED}"
 
-_RECORD_RESULT = """
-update part_uploads set result = $3, state = 'done', claimed_by = null, claimed_until = null
-where id = $1 and claimed_by = $2
-"""
-
-_RELEASE_PART = """
-delete from part_upload_parts where upload_id = $1 and index = $2 and claimed_by = $3 and sha256 is null
-"""
-_CLAIM_PART = """
-insert into part_upload_parts as part (upload_id, index, claimed_by, claimed_until)
-select id, $2, $3, now() + $4::interval from part_uploads where id = $1 and state = 'open'
-on conflict (upload_id, index) do update set claimed_by = excluded.claimed_by, claimed_until = excluded.claimed_until
-    where part.sha256 is null and (part.claimed_by = excluded.claimed_by or part.claimed_until < now())
-"""
-
-_RECORD_PART = """
+_RECORD_PART = f"""
 with upload as (
-    update part_uploads set expires_at = now() + $7::interval
-    where id = $1 and exists (
-        select from part_upload_parts where upload_id = $1 and index = $2 and claimed_by = $3 and sha256 is null
-    )
+    update part_uploads set expires_at = now() + $8::interval
+    where id = $1 and exists (select from part_upload_parts where {_PART_FENCED})
 )
-update part_upload_parts set size_bytes = $4, receipt = $5, sha256 = $6, claimed_by = null, claimed_until = null
-where upload_id = $1 and index = $2 and claimed_by = $3 and sha256 is null
+update part_upload_parts set size_bytes = $5, receipt = $6, sha256 = $7, {_PART_RELEASED} where {_PART_FENCED}
 """
 
 
@@ -214,11 +217,15 @@ class UnfinishedWrites:
 class PartUploads:
     """Records of all multipart uploads. Each method runs one transaction and may raise DatabaseUnavailable.
 
-    Any work on an upload or part requires a claim, which is exclusive as long as it is renewed.
+    Any work on an upload or part requires a claim, which is exclusive, also within a process. A fence identifies it.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, ownership: Ownership) -> None:
         self._database = database
+        self._ownership = ownership
+        self._owner = ownership.id
+        ownership.watch(PART_UPLOADS)
+        ownership.watch(PARTS)
 
     async def open(self, new: NewUpload, *, keep: timedelta, max_open: int) -> PartUpload | None:
         """Return the user's upload with the same `client_uuid` if it exists. Otherwise, record and return `new`.
@@ -242,47 +249,58 @@ class PartUploads:
         async with self._database.connection() as connection:
             return await _read(connection, user_id, client_uuid)
 
-    async def claim(self, upload_id: UUID, claimant: UUID, *, lease: timedelta) -> bool:
-        """Claim an upload or renew the claim. Return False if another claimant holds it or the upload no longer
-        exists.
-        """
-        return await self._database.execute(_CLAIM, upload_id, claimant, lease) == 1
+    async def claim(self, upload_id: UUID) -> int | None:
+        """Claim an upload and return the fence. Return None if it is already claimed or no longer exists."""
+        return await self._database.value(_CLAIM, upload_id, self._owner)
 
-    async def release(self, upload_id: UUID, claimant: UUID) -> None:
-        await self._database.execute(
-            "update part_uploads set claimed_by = null, claimed_until = null where id = $1 and claimed_by = $2",
-            upload_id,
-            claimant,
-        )
+    @asynccontextmanager
+    async def holding(self, upload_id: UUID, fence: int) -> AsyncGenerator[None]:
+        """Wrap the work on a claimed upload, and release it on exit."""
+        with self._ownership.holding(PART_UPLOADS, upload_id):
+            try:
+                yield
+            finally:
+                await self._ownership.release(_RELEASE, upload_id, self._owner, fence)
 
-    async def record_staging(self, upload_id: UUID, claimant: UUID, staging: str) -> bool:
+    async def record_staging(self, upload_id: UUID, fence: int, staging: str) -> bool:
         """Record the staging area and release the claim. Return False if the claim was lost."""
-        return await self._database.execute(_RECORD_STAGING, upload_id, claimant, staging) == 1
+        return await self._database.execute(_RECORD_STAGING, upload_id, self._owner, fence, staging) == 1
 
-    async def record_result(self, upload_id: UUID, claimant: UUID, result: FileStatus) -> bool:
+    async def record_result(self, upload_id: UUID, fence: int, result: FileStatus) -> bool:
         """Record the joined file and release the claim. Return False if the claim was lost."""
         entry = _FILE_STATUS.dump_python(result, mode="json")
-        return await self._database.execute(_RECORD_RESULT, upload_id, claimant, entry) == 1
+        return await self._database.execute(_RECORD_RESULT, upload_id, self._owner, fence, entry) == 1
 
-    async def claim_part(self, upload_id: UUID, index: int, claimant: UUID, *, lease: timedelta) -> bool:
-        """Claim a part that has not been received, or renew the claim.
+    async def claim_part(self, upload_id: UUID, index: int) -> int | None:
+        """Claim a part that has not been received, and return the fence.
 
-        Return False if another claimant holds the part, the part has been received, or the upload is no longer open.
+        Return None if the part is already claimed or received, or if the upload is no longer open.
         """
-        return await self._database.execute(_CLAIM_PART, upload_id, index, claimant, lease) == 1
+        return await self._database.value(_CLAIM_PART, upload_id, index, self._owner)
 
-    async def release_part(self, upload_id: UUID, index: int, claimant: UUID) -> None:
-        await self._database.execute(_RELEASE_PART, upload_id, index, claimant)
+    @asynccontextmanager
+    async def holding_part(self, upload_id: UUID, index: int, fence: int) -> AsyncGenerator[None]:
+        """Wrap the work on a claimed part until it is recorded. If the work fails, release the part."""
+        with self._ownership.holding(PARTS, f"{upload_id} {index}"):
+            try:
+                yield
+            except BaseException:  # includes CancelledError
+                await self._ownership.release(_RELEASE_PART, upload_id, index, self._owner, fence)
+                raise
 
-    async def record_part(self, upload_id: UUID, claimant: UUID, part: ReceivedPart, *, keep: timedelta) -> bool:
+    async def record_part(self, upload_id: UUID, fence: int, part: ReceivedPart, *, keep: timedelta) -> bool:
         """Record a stored part and extend the upload's expiry to `keep` from now. Return False if the claim was
         lost.
         """
-        stored = part.stored
+        stored, fenced = part.stored, (upload_id, part.stored.index, self._owner, fence)
         changed = await self._database.execute(
-            _RECORD_PART, upload_id, stored.index, claimant, stored.size_bytes, stored.receipt, part.sha256, keep
+            _RECORD_PART, *fenced, stored.size_bytes, stored.receipt, part.sha256, keep
         )
         return changed == 1
+
+    async def retire(self, upload_id: UUID) -> bool:
+        """Make sure that no call finds or claims an expired upload. Return False if it is claimed or not expired."""
+        return await self._database.execute(_RETIRE, upload_id) == 1
 
     async def forget(self, upload_id: UUID) -> None:
         """Delete the record of an upload, if it exists."""
@@ -354,10 +372,6 @@ def _values(new: NewUpload) -> tuple[object, ...]:
 
 log = structlog.get_logger(__name__)
 
-LEASE = timedelta(seconds=60)
-"""Another process may take over a claim that has not been renewed for this long."""
-RENEW_EVERY_S = LEASE.total_seconds() / 4
-
 _MAX_PAUSE_S = 1.0
 
 
@@ -375,7 +389,6 @@ async def attempts(within_s: float) -> AsyncGenerator[None]:
 
 
 _BATCH = 500
-_SWEEP_LEASE = timedelta(minutes=10)
 _AGE_TOLERANCE = timedelta(minutes=15)
 """A write may modify its files up to this long after the last heartbeat of its process."""
 _SWEEP_EVERY_S = 30.0
@@ -483,8 +496,7 @@ class OrphanSweep:
         """Remove an upload and its parts. Return False if it is claimed or the store fails; the next `clean_up`
         retries.
         """
-        claimant = uuid4()
-        if not await self._uploads.claim(upload.id, claimant, lease=_SWEEP_LEASE):
+        if not await self._uploads.retire(upload.id):
             return False
         try:
             if upload.staging is not None and upload.result is None:
@@ -492,7 +504,6 @@ class OrphanSweep:
                 await storage.discard_parts(upload.terms.plan, upload.staging)
         except StorageError as error:
             log.warning("parts of an upload not removed", upload_id=str(upload.id), code=error.code)
-            await self._uploads.release(upload.id, claimant)
             return False
         except QueryServerError as error:
             log.warning("parts of an upload cannot be removed", upload_id=str(upload.id), code=error.code)

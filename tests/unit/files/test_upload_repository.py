@@ -35,8 +35,6 @@ from queryserver.platform.roles import Role
 
 ANA = StorageUser("ana", is_admin=True)
 DAY = timedelta(days=1)
-LEASE = timedelta(minutes=1)
-ENDED = timedelta(seconds=-1)
 
 
 @pytest.fixture
@@ -46,8 +44,20 @@ async def database(database_dsn: str) -> AsyncIterator[Database]:
 
 
 @pytest.fixture
-def uploads(database: Database) -> PartUploads:
-    return PartUploads(database)
+async def uploads(database: Database) -> PartUploads:
+    return await process(database)
+
+
+async def process(database: Database, name: str = "one") -> PartUploads:
+    """The uploads of a process that is alive."""
+    ownership = Ownership(database, lease=timedelta(hours=1), name=name)
+    await ownership.beat(Role.SERVER, Load())
+    return PartUploads(database, ownership)
+
+
+async def died(database: Database, name: str = "one") -> None:
+    """Let the last heartbeat of a process become too old."""
+    await database.execute("update instances set alive_until = now() - interval '1 s' where id = $1", name)
 
 
 async def user(database: Database, name: str = "ana") -> int:
@@ -99,61 +109,99 @@ async def test_open_uploads_are_limited_per_user_even_if_concurrent(database, up
     assert sum(upload is not None for upload in begun) == 3
 
 
-async def test_one_of_many_claimants_wins_until_the_claim_ends(database: Database, uploads: PartUploads) -> None:
+async def test_upload_is_claimed_once_until_its_release_or_the_death_of_the_process(
+    database: Database, uploads: PartUploads
+) -> None:
     upload = await opened(uploads, new(await user(database)))
-    claimants = [uuid4() for _ in range(6)]
-    won = await asyncio.gather(*(uploads.claim(upload.id, claimant, lease=LEASE) for claimant in claimants))
-    assert sum(won) == 1
-    winner, loser = claimants[won.index(True)], claimants[won.index(False)]
-    assert await uploads.claim(upload.id, winner, lease=ENDED)
-    assert await uploads.claim(upload.id, loser, lease=LEASE)
-    assert not await uploads.record_staging(upload.id, winner, "place")
-    assert await uploads.record_staging(upload.id, loser, "place")
-    assert await uploads.claim(upload.id, winner, lease=LEASE)
-    await uploads.release(upload.id, winner)
-    assert await uploads.claim(upload.id, loser, lease=LEASE)
+    others = [uploads, await process(database, "two"), await process(database, "three")]
+    fences = await asyncio.gather(*(other.claim(upload.id) for other in 2 * others))
+    assert sorted(filter(None, fences)) == [1]
+    winner = (2 * others)[fences.index(1)]
+    await died(database, winner._owner)
+    heir = next(other for other in others if other is not winner)
+    assert await heir.claim(upload.id) == 2
+    assert not await winner.record_staging(upload.id, 1, "place")
+    assert not await heir.record_staging(upload.id, 1, "place")
+    assert await heir.record_staging(upload.id, 2, "place")
+    fence = await heir.claim(upload.id)
+    assert fence == 3
+    async with heir.holding(upload.id, fence):
+        assert await heir.claim(upload.id) is None
+    assert await heir.claim(upload.id) == 4
 
 
-async def test_part_is_stored_once(database: Database, uploads: PartUploads) -> None:
+@pytest.mark.parametrize("ends", ["released", "died"])
+async def test_part_is_stored_once(database: Database, uploads: PartUploads, ends: str) -> None:
+    """A process may receive the same part over several connections. Their claims differ in the fence."""
     upload = await opened(uploads, new(await user(database)))
-    first, second = uuid4(), uuid4()
-    assert await uploads.claim_part(upload.id, 0, first, lease=LEASE)
-    assert await uploads.claim_part(upload.id, 0, first, lease=LEASE)
-    assert not await uploads.claim_part(upload.id, 0, second, lease=LEASE)
-    await uploads.release_part(upload.id, 0, first)
-    assert await uploads.claim_part(upload.id, 0, second, lease=LEASE)
-    assert not await uploads.record_part(upload.id, first, part(), keep=DAY)
-    assert await uploads.record_part(upload.id, second, part(), keep=2 * DAY)
-    assert not await uploads.claim_part(upload.id, 0, first, lease=LEASE)
+    other = uploads if ends == "released" else await process(database, "two")
+    assert await uploads.claim_part(upload.id, 0) == 1
+    assert await uploads.claim_part(upload.id, 0) is None
+    assert await other.claim_part(upload.id, 0) is None
+    if ends == "died":
+        await died(database)
+    else:
+        await fail_part(uploads, upload)
+    assert await other.claim_part(upload.id, 0) == 2
+    assert not await uploads.record_part(upload.id, 1, part(), keep=DAY)
+    await fail_part(uploads, upload)  # releases nothing
+    assert await other.claim_part(upload.id, 0) is None
+    assert await other.record_part(upload.id, 2, part(), keep=2 * DAY)
+    assert await other.claim_part(upload.id, 0) is None
     found = await opened(uploads, new(await _owner(database), upload.client_uuid))
     assert found.received_parts == {0: part()}
     assert found.expires_at > datetime.now(UTC) + 1.9 * DAY
+
+
+async def fail_part(uploads: PartUploads, upload: PartUpload) -> None:
+    """Let the first claim of the first part end without storing the part."""
+    with pytest.raises(TimeoutError):
+        async with uploads.holding_part(upload.id, 0, 1):
+            raise TimeoutError
+
+
+async def test_claims_of_older_programs_last_until_their_lease_ends(database: Database, uploads: PartUploads) -> None:
+    upload = await opened(uploads, new(await user(database)))
+    soon, over = timedelta(minutes=1), timedelta(seconds=-1)
+    old = "update part_uploads set claimed_by = gen_random_uuid(), claimed_until = now() + $1::interval"
+    old_part = """insert into part_upload_parts as part (upload_id, index, claimed_by, claimed_until)
+        values ($1, 0, gen_random_uuid(), now() + $2::interval)
+        on conflict (upload_id, index) do update set claimed_until = excluded.claimed_until"""
+    await database.execute(old, soon)
+    await database.execute(old_part, upload.id, soon)
+    assert await uploads.claim(upload.id) is None
+    assert await uploads.claim_part(upload.id, 0) is None
+    await database.execute(old, over)
+    await database.execute(old_part, upload.id, over)
+    assert await uploads.claim(upload.id) == 1
+    assert await uploads.claim_part(upload.id, 0) == 1
+    # How older programs decide whether they may claim.
+    is_free = "select claimed_by is null or claimed_until < now() from"
+    assert not await database.value(f"{is_free} part_uploads")
+    assert not await database.value(f"{is_free} part_upload_parts")
+    async with uploads.holding(upload.id, 1):
+        await fail_part(uploads, upload)
+    assert await database.value(f"{is_free} part_uploads")
+    assert await database.value("select claimed_until < now() from part_upload_parts")
 
 
 async def _owner(database: Database) -> int:
     return await database.value("select max(user_id) from part_uploads")
 
 
-async def test_expired_part_claim_can_be_taken_over(database: Database, uploads: PartUploads) -> None:
-    upload = await opened(uploads, new(await user(database)))
-    assert await uploads.claim_part(upload.id, 1, uuid4(), lease=ENDED)
-    assert await uploads.claim_part(upload.id, 1, uuid4(), lease=LEASE)
-
-
 async def test_result_is_stored_completely(database: Database, uploads: PartUploads) -> None:
     upload = await opened(uploads, new(await user(database)))
-    claimant = uuid4()
     moment = datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
     entry = FileStatus(
         "d/é.csv", EntryKind.FILE, 15, moment, 0o640, moment, "ana", "staff", True, 128, 3, "tag", "file id"
     )  # fmt: skip
-    assert not await uploads.record_result(upload.id, claimant, entry)
-    assert await uploads.claim(upload.id, claimant, lease=LEASE)
-    assert await uploads.record_result(upload.id, claimant, entry)
+    assert not await uploads.record_result(upload.id, 1, entry)
+    assert await uploads.claim(upload.id) == 1
+    assert await uploads.record_result(upload.id, 1, entry)
     read = await uploads.read(await _owner(database), upload.client_uuid)
     assert read is not None
     assert read.result == entry
-    assert not await uploads.claim_part(upload.id, 0, claimant, lease=LEASE)
+    assert await uploads.claim_part(upload.id, 0) is None
 
 
 async def test_expired_upload_is_unknown_and_awaits_cleanup(database, uploads) -> None:
@@ -167,6 +215,21 @@ async def test_expired_upload_is_unknown_and_awaits_cleanup(database, uploads) -
     assert [upload.id for upload in await uploads.expired(limit=10)] == [old.id]
     await uploads.forget(old.id)
     assert await uploads.expired(limit=10) == []
+
+
+async def test_expired_upload_is_retired_unless_it_is_claimed(database: Database, uploads: PartUploads) -> None:
+    upload = await opened(uploads, new(await user(database)))
+    assert not await uploads.retire(upload.id), "it has not expired"
+    fence = await uploads.claim(upload.id)
+    assert fence is not None
+    await database.execute("update part_uploads set expires_at = now() - interval '1 second'")
+    async with uploads.holding(upload.id, fence):
+        assert not await uploads.retire(upload.id)
+    assert await uploads.retire(upload.id)
+    await database.execute("update part_uploads set expires_at = now() + interval '1 hour'")
+    assert await uploads.claim(upload.id) is None
+    assert await uploads.retire(upload.id), "the parts could not be removed the first time"
+    assert [found.id for found in await uploads.expired(limit=10)] == [upload.id]
 
 
 async def test_uploads_of_a_deleted_user_expire_immediately(database: Database, uploads: PartUploads) -> None:
