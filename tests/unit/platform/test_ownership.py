@@ -284,12 +284,16 @@ async def test_work_continues_after_a_pause_if_the_row_is_still_owned(database: 
     await asyncio.sleep(0.05)
     assert row.checks == 0
     clock.now += 31
+    before = 0
     if has_beaten:
         await one.beat(Role.SERVER, Load())
+        # The row may have been checked while the heartbeat was being sent. The heartbeat causes one more check.
+        row.checked.clear()
+        before = row.checks
     await asyncio.wait_for(row.checked.wait(), 30)
     may_end.set()
     assert await work
-    assert row.checks == 1 or not has_beaten
+    assert row.checks == before + 1 or not has_beaten
 
 
 @pytest.mark.usefixtures("impatient")
