@@ -31,22 +31,22 @@ class UnfinishedTable:
     table: TableName
 
 
-LEFTOVERS = OwnedTable("import_leftovers", key="""(statement_id || ' ' || "table")""", lease="claimed_until")
+ORPHANS = OwnedTable("import_leftovers", key="""(statement_id || ' ' || "table")""", lease="claimed_until")
 
 _ABANDONED = f"""
 select statement_id, user_id, connector, database, "table" from import_leftovers as unfinished
-where connector = any($1) and {LEFTOVERS.claimable("unfinished")} and not exists (
+where connector = any($1) and {ORPHANS.claimable("unfinished")} and not exists (
     select from statements where id = unfinished.statement_id and state in ('waiting', 'running')
 )
 order by made_at limit $2
 """
 
 _CLAIM = f"""
-update import_leftovers set {LEFTOVERS.claimed("$3")}
-where statement_id = $1 and "table" = $2 and {LEFTOVERS.claimable(me="$3")} returning fence
+update import_leftovers set {ORPHANS.claimed("$3")}
+where statement_id = $1 and "table" = $2 and {ORPHANS.claimable(me="$3")} returning fence
 """
 _FENCED = 'statement_id = $1 and "table" = $2 and owner = $3 and fence = $4'
-_RELEASE = f"update import_leftovers set {LEFTOVERS.released} where {_FENCED}"
+_RELEASE = f"update import_leftovers set {ORPHANS.released} where {_FENCED}"
 _REMOVE = f"delete from import_leftovers where {_FENCED}"
 
 
@@ -131,7 +131,7 @@ class ImportJanitor:
     search_requested: asyncio.Event
 
     def __post_init__(self) -> None:
-        self.ownership.watch(LEFTOVERS)
+        self.ownership.watch(ORPHANS)
 
     def running(self) -> AbstractAsyncContextManager[None]:
         """Search on entry, every 30 s, and whenever `search_requested` is set, until the context exits."""
@@ -168,7 +168,7 @@ class ImportJanitor:
         if fence is None:
             return False
         statement_id, name, end = unfinished.statement_id, unfinished.table.name, _RELEASE
-        with self.ownership.holding(LEFTOVERS, f"{statement_id} {name}"):
+        with self.ownership.holding(ORPHANS, f"{statement_id} {name}"):
             try:
                 async with asyncio.timeout(_DROP_WITHIN_S):
                     await self._drop_claimed(unfinished, user, connector)

@@ -436,7 +436,7 @@ async def test_every_move_and_refusal_is_audited(eva, world, caplog):
     ]
 
 
-class Paused:
+class PausedProcess:
     """A process that is paused by the test after its first heartbeat."""
 
     def __init__(self, world: World) -> None:
@@ -476,7 +476,7 @@ async def test_process_that_lost_its_transfer_stops_without_rollback(eva, world,
     source, target = (stores.location(caller, stores.path(folder.at(name))) for name in ("d", "e"))
     transfer = Transfer(user_id, caller.acting, TransferKind.MOVE, source.path, target.path)
     entry = await source.storage.stat(source.path.path)
-    paused = Paused(world)
+    paused = PausedProcess(world)
     transfers = await paused.transfers()
     loser = asyncio.create_task(transfers.begin(transfer, (source, target), entry, Progress()))
     await gate.reached.wait()
@@ -510,7 +510,7 @@ async def test_process_that_was_paused_continues_if_no_other_has_taken_over(
     source, target = (stores.location(caller, stores.path(folder.at(name))) for name in ("d", "e"))
     transfer = Transfer(user_id, caller.acting, TransferKind.COPY, source.path, target.path)
     entry = await source.storage.stat(source.path.path)
-    paused = Paused(world)
+    paused = PausedProcess(world)
     transfers = await paused.transfers()
     work = asyncio.create_task(transfers.begin(transfer, (source, target), entry, Progress()))
     await gate.reached.wait()

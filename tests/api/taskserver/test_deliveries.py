@@ -326,7 +326,7 @@ async def test_delivery_is_sent_by_one_worker_and_repeated_after_its_death(
 async def test_worker_that_was_paused_before_sending_leaves_the_delivery_to_others(fleets: Fleets, desktop: Desktop):
     now = 0.0
 
-    class Pausing(Outbox):
+    class PausedOutbox(Outbox):
         """The process is paused after each claim."""
 
         async def claim(self, kind: DeliveryKind, limit: int, *, owner: str) -> Sequence[Delivery]:
@@ -337,7 +337,7 @@ async def test_worker_that_was_paused_before_sending_leaves_the_delivery_to_othe
 
     async with fleets(beats=False, desktop=desktop(enabled=True)) as fleet:
         database = fleet.api.database
-        outbox, paused = Pausing(database), Ownership(database, lease=timedelta(seconds=30), clock=lambda: now)
+        outbox, paused = PausedOutbox(database), Ownership(database, lease=timedelta(seconds=30), clock=lambda: now)
         async with database.transaction() as connection:
             await outbox.add(connection, [NewDelivery("a", DeliveryKind.EMAIL, "a@example.org", _message().stored())])
         senders: dict[DeliveryKind, Any] = dict.fromkeys(DeliveryKind)  # a delivery that is sent fails
