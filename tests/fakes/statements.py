@@ -92,6 +92,7 @@ class MemoryLeases:
         self.lose_answer_of: set[str] = set()
         self.refuse: Callable[[Outcome], None] = lambda _: None
         self.down = False
+        self.past_lapses = 0
 
     def add(
         self, statement: str, *, owner: str | None = OWNER, owner_dies_in_s: float = 3600, **more: Any
@@ -135,8 +136,16 @@ class MemoryLeases:
         if not entry.sent and not entry.state.is_terminal:
             entry.state, entry.fence = StatementState.CANCELED, entry.fence + 1
 
-    def is_current(self) -> bool:
+    @property
+    def lapses(self) -> int:
+        return self.past_lapses
+
+    @property
+    def may_take_over(self) -> bool:
         return not self.heartbeat_is_late
+
+    def has_lapsed(self, since: int) -> bool:
+        return self.heartbeat_is_late or since != self.lapses
 
     async def claim(self, statement_id: UUID, *, owner: str, within: ClaimScope) -> Sequence[Assignment]:
         await self._reached("claim")

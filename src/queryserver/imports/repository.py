@@ -164,6 +164,7 @@ class ImportJanitor:
         connector = self.connectors.find(unfinished.connector)
         if user is None or connector is None:
             return False
+        lapses = self.ownership.lapses
         fence = await self.unfinished.claim(unfinished, owner=self.ownership.id)
         if fence is None:
             return False
@@ -171,7 +172,7 @@ class ImportJanitor:
         with self.ownership.holding(ORPHANS, f"{statement_id} {name}"):
             try:
                 async with asyncio.timeout(_DROP_WITHIN_S):
-                    await self._drop_claimed(unfinished, user, connector)
+                    await self._drop_claimed(unfinished, user, connector, lapses)
                 end = _REMOVE
             except (EngineError, TimeoutError) as error:
                 code = error.code if isinstance(error, EngineError) else "engine_timeout"
@@ -182,13 +183,13 @@ class ImportJanitor:
             log.info("unfinished table dropped", connector=connector.key, operation_id=str(statement_id))
         return end is _REMOVE
 
-    async def _drop_claimed(self, unfinished: UnfinishedTable, user: User, connector: Connector) -> None:
-        """Drop the table. Raises EngineError."""
+    async def _drop_claimed(self, unfinished: UnfinishedTable, user: User, connector: Connector, lapses: int) -> None:
+        """Drop a table that was claimed when `Ownership.lapses` had the given value. Raises EngineError."""
         options = await self.credentials.options(user, connector)
         async with self.connectors.using(connector) as engine:
             if not isinstance(engine, LoadingEngine):
                 raise EngineUnavailable("The engine of this connector does not support dropping tables.")
             async with engine.loader(user, options) as loader:
-                if not self.ownership.is_current:
+                if self.ownership.has_lapsed(lapses):
                     raise EngineUnavailable("This process was paused, so another one may have claimed the table.")
                 await loader.drop(unfinished.table)

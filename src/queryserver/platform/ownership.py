@@ -33,6 +33,7 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 _CHECK_EVERY_S = 1.0
+_RETRY_AFTER_S = 1.0
 
 RECORD_RETENTION = timedelta(days=1)
 """How long the record of a process that has died is kept."""
@@ -148,22 +149,48 @@ class Ownership:
         self._database = database
         self._lease = lease
         self._every_s = min(heartbeat or lease, lease / 3).total_seconds()
+        # Several connections of the pool may be dead, e.g. after a failover, so there is time for several attempts.
+        self._timeout_s = max(self._every_s / 3, 1)
         self._clock = clock
         self._current_until = float("-inf")
-        self._lapses = 0
+        self._takes_over_from = float("-inf")
+        self._last_beat: tuple[Role, Load] | None = None
+        self.lapses = 0
         """How often a heartbeat succeeded only after the process could count as dead."""
         self._watched: dict[OwnedTable, list[Callable[[], Collection[str]]]] = {}
         self._held: dict[OwnedTable, Counter[str]] = {}
-        self._strays: dict[tuple[str, str, int], float] = {}
-        """Rows that this process owns but does not work on, and when each was first seen."""
+        self._strays: dict[tuple[str, str, int, int], float] = {}
+        """Rows that this process owns but does not work on, with `lapses`, and when each was first seen."""
 
     @property
     def is_current(self) -> bool:
-        """Whether this process certainly counts as alive, so that no other process may claim its rows.
-
-        Check this before an action that cannot be undone: the process may have been paused since its last write.
-        """
+        """Whether this process certainly counts as alive, so that no other process may claim its rows."""
         return self._clock() < self._current_until
+
+    def has_lapsed(self, since: int) -> bool:
+        """Whether another process may have claimed rows of this one since `lapses` had the value `since`.
+
+        Read `lapses` before a claim, and check this before an action that cannot be undone: the process may have been
+        paused in between, and its heartbeat may be the first to continue.
+        """
+        return self.lapses != since or not self.is_current
+
+    @property
+    def may_take_over(self) -> bool:
+        """Whether this process may claim rows of processes that count as dead.
+
+        After an outage of the database, and after the machine was suspended, live processes count as dead until their
+        next heartbeats. So a process whose own heartbeat was late first leaves the others time for theirs.
+        """
+        return self.is_current and self._clock() >= self._takes_over_from
+
+    async def require_current(self) -> None:
+        """Send a heartbeat if this process may count as dead, because others may take what it claims while it does.
+
+        Has no effect in programs that send no heartbeats. Raises DatabaseUnavailable.
+        """
+        if self._last_beat is not None and not self.is_current:
+            await self.beat(*self._last_beat)
 
     @asynccontextmanager
     async def running(
@@ -176,17 +203,23 @@ class Ownership:
         """
 
         async def heartbeat() -> None:
-            await self.beat(role, load())
-            await self.release_strays()
+            while True:
+                with suppress(DatabaseUnavailable):
+                    return await self.beat(role, load())
+                await asyncio.sleep(_RETRY_AFTER_S)
 
         await self.beat(role, load())
         try:
             if alone:
                 await self._end_other_claims()
-            async with background(every(self._every_s, heartbeat), "instance-heartbeat"):
+            # Separate tasks: no lock on another table must delay the heartbeat.
+            async with (
+                background(every(self._every_s, heartbeat), "instance-heartbeat"),
+                background(every(self._every_s, self.release_strays), "stray-rows"),
+            ):
                 yield
         finally:
-            self._current_until = float("-inf")
+            self._current_until, self._last_beat = float("-inf"), None
             with suppress(DatabaseUnavailable, TimeoutError):
                 async with asyncio.timeout(self._every_s):
                     await self._database.execute("delete from instances where id = $1", self.id)
@@ -198,13 +231,17 @@ class Ownership:
         name = f"{socket.gethostname()}-{os.getpid()}"
         values = (self.id, role.value, name, __version__, load.running, load.capacity, RECORD_RETENTION, self._lease)
         try:
-            async with asyncio.timeout(max(self._every_s, 1)):
+            async with asyncio.timeout(self._timeout_s):
                 await self._database.execute(_BEAT, *values)
         except (DatabaseUnavailable, TimeoutError) as error:
             if not self.is_current:
                 log.warning("heartbeats failed for too long: other processes may claim the work of this process")
             raise DatabaseUnavailable from error
-        self._lapses += not self.is_current
+        if not self.is_current:
+            if self._last_beat is not None:
+                self._takes_over_from = self._clock() + self._every_s + self._timeout_s
+            self.lapses += 1
+        self._last_beat = role, load
         self._current_until = began + self._lease.total_seconds()
 
     async def _end_other_claims(self) -> None:
@@ -239,11 +276,11 @@ class Ownership:
         process could count as dead, because it was paused or the database was unavailable for longer than the lease.
         Raises its errors and those of the work.
         """
-        task, lapses = asyncio.create_task(work), self._lapses
+        task, lapses = asyncio.create_task(work), self.lapses
         try:
             while not (await asyncio.wait({task}, timeout=_CHECK_EVERY_S))[0]:
-                if lapses != self._lapses or not self.is_current:
-                    lapses = self._lapses
+                if self.has_lapsed(lapses):
+                    lapses = self.lapses
                     await require_row()
             return task.result()
         finally:
@@ -268,16 +305,21 @@ class Ownership:
             return
         tables = {table.name: table for table in self._watched}
         rows = await self._database.fetch(" union all ".join(one.owned_rows for one in tables.values()), self.id)
-        now, strays = self._clock(), dict[tuple[str, str, int], float]()
+        now, strays = self._clock(), dict[tuple[str, str, int, int], float]()
+        held = {name: self._held_keys(table) for name, table in tables.items()}
         for name, key, fence in rows:
-            if self._holds(tables[name], key):
+            if key in held[name]:
                 continue
-            first_seen = self._strays.get((name, key, fence), now)
-            if now - first_seen < self._lease.total_seconds():
-                strays[name, key, fence] = first_seen
-            elif await self._database.execute(tables[name].expire, self.id, key, fence):
-                log.warning("row expired that this process owned but did not work on", table=name, key=key)
+            # The time before a pause does not count, because a paused process cannot begin to work on a row.
+            seen = name, key, fence, self.lapses
+            strays[seen] = self._strays.get(seen, now)
         self._strays = strays
+        since = now - self._lease.total_seconds()
+        for name, key, fence, _ in [seen for seen, first_seen in strays.items() if first_seen <= since]:
+            if key in self._held_keys(tables[name]):  # the work may have begun while another row was being expired
+                continue
+            if await self._database.execute(tables[name].expire, self.id, key, fence):
+                log.warning("row expired that this process owned but did not work on", table=name, key=key)
 
-    def _holds(self, table: OwnedTable, key: str) -> bool:
-        return key in self._held.get(table, ()) or any(key in held() for held in self._watched[table])
+    def _held_keys(self, table: OwnedTable) -> set[str]:
+        return set(self._held.get(table, ())).union(*(held() for held in self._watched[table]))

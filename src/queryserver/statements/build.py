@@ -218,7 +218,7 @@ class StatementBuilder:
             # database notifications.
             notifies_ends=lambda: not (broker and broker.is_reachable),
             on_final_status=self._signals.ended,
-            is_current=lambda: ownership.is_current,
+            ownership=ownership,
         )
 
     @cached_property

@@ -1,6 +1,6 @@
 """Claims statements for this process: announced statements, orphans, and the next statements of its scripts."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -8,6 +8,7 @@ import structlog
 
 from queryserver.connectors.model import Connector
 from queryserver.connectors.registry import Connectors
+from queryserver.errors.base import DatabaseUnavailable
 from queryserver.identity.users import UserDirectory
 from queryserver.platform.metrics import Metrics
 from queryserver.platform.settings.editor import EditorSettings
@@ -54,14 +55,21 @@ class StatementClaims:
         if self.instance.is_draining:
             return False
         assignments = await self.leases.claim(statement_id, owner=self.instance.owner, within=self._scope())
-        for assignment in assignments:
-            await self.start(assignment)
+        await self.start_all(assignments)
         return bool(assignments)
 
     async def claim_orphans(self) -> None:
         """Claim and start statements without a live owner."""
-        for assignment in await self.leases.claim_orphans(owner=self.instance.owner, within=self._scope()):
-            await self.start(assignment)
+        await self.start_all(await self.leases.claim_orphans(owner=self.instance.owner, within=self._scope()))
+
+    async def start_all(self, assignments: Iterable[Assignment]) -> None:
+        """Start claimed statements. Those that cannot be started are released after a lease."""
+        for assignment in assignments:
+            try:
+                await self.start(assignment)
+            except DatabaseUnavailable:
+                operation_id = str(assignment.lease.statement_id)
+                log.warning("statement claimed but not started; it will be claimed again", operation_id=operation_id)
 
     def _scope(self) -> ClaimScope:
         """Return the scope of the statements that this process may claim.

@@ -19,6 +19,7 @@ from queryserver.formats.arrow import Column
 from queryserver.identity.keys import Sealer
 from queryserver.identity.model import ApiTokenLimits, SealedToken
 from queryserver.platform.database import Connection, Database, NamedQuery, Row
+from queryserver.platform.ownership import Ownership
 from queryserver.results.segments import Segment
 from queryserver.statements import rows as queries
 from queryserver.statements import script_repository
@@ -57,12 +58,12 @@ class StatementLeases:
         on_end: EndListener = lambda _end: None,
         notifies_ends: Callable[[], bool] = lambda: True,
         on_final_status: Callable[[StatementStatus], None] = lambda _status: None,
-        is_current: Callable[[], bool] = lambda: True,
+        ownership: Ownership | None = None,
     ) -> None:
         """Initialize the repository. `on_end` receives the end of each statement that this process finishes.
 
-        `on_final_status` receives the status of each finished statement, except statements of scripts. `is_current`
-        returns whether this process certainly still owns what it has claimed (`Ownership.is_current`).
+        `on_final_status` receives the status of each finished statement, except statements of scripts. Without
+        `ownership`, this process never counts as dead.
 
         While `notifies_ends()` is true, the database also sends a notification when a claimed statement ends.
         Notifications have a cost: PostgreSQL serializes commits that send them (ADR 9).
@@ -71,9 +72,23 @@ class StatementLeases:
         self._database = database
         self._on_end = on_end
         self._on_final_status = on_final_status
-        self.is_current = is_current
+        self._ownership = ownership
         self._sealer = sealer
         self._parameters = ParameterSealer(sealer)
+
+    @property
+    def lapses(self) -> int:
+        """How often this process may have counted as dead (`Ownership.lapses`)."""
+        return self._ownership.lapses if self._ownership else 0
+
+    def has_lapsed(self, since: int) -> bool:
+        """Whether another process may have claimed statements of this one since `lapses` had the value `since`."""
+        return self._ownership is not None and self._ownership.has_lapsed(since)
+
+    @property
+    def may_take_over(self) -> bool:
+        """Whether this process may claim statements of processes that count as dead (`Ownership.may_take_over`)."""
+        return self._ownership is None or self._ownership.may_take_over
 
     async def claim(self, statement_id: UUID, *, owner: str, within: ClaimScope) -> Sequence[Assignment]:
         """Claim a waiting statement and the earlier waiting statements of its session, in recording order.

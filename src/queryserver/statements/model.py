@@ -229,6 +229,8 @@ class NewStatement:
     """Whether an earlier statement ran in the session, so that this statement can run only there."""
     sent_ahead: bool = False
     """Whether to record the statement as sent from the start, because its owner is about to send it (ADR 81)."""
+    lapses: int = 0
+    """The owner's `Ownership.lapses` before it recorded the statement."""
 
 
 def opaque_token() -> str:
@@ -423,6 +425,8 @@ class Assignment:
     """Whether the statement was already requeued after its process died. If so, it is not sent again."""
     sent_ahead: bool = False
     """Whether this process has recorded the statement as sent, but has not sent it yet (ADR 81)."""
+    lapses: int = 0
+    """The same as `NewStatement.lapses`."""
 
 
 def new_assignment(new: NewStatement, lease: Lease, *, history_id: int, ends_at: float) -> Assignment:
@@ -452,6 +456,7 @@ def new_assignment(new: NewStatement, lease: Lease, *, history_id: int, ends_at:
         statements_count=new.handle.statements_count,
         needs_session=new.needs_session,
         sent_ahead=new.sent_ahead,
+        lapses=new.lapses,
     )
 
 

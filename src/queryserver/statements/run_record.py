@@ -202,10 +202,11 @@ class RunRecord:
         async with self._writing:
             if self.is_settled:
                 return False
-            # Only the first attempt uses the early record, unless this process was paused since, or its heartbeats
-            # failed. Otherwise, the write checks that no other process has claimed the statement, and cancel requests.
+            # Only the first attempt uses the early record, and only if no other process can have claimed the statement
+            # since. Otherwise, the write checks that, and whether a cancel was requested.
             waited_s = time.monotonic() - self._started_at
-            may_skip = self._sent_ahead and waited_s < _MAX_SENT_AHEAD_S and self.leases.is_current()
+            has_lapsed = self.leases.has_lapsed(self.assignment.lapses)
+            may_skip = self._sent_ahead and waited_s < _MAX_SENT_AHEAD_S and not has_lapsed
             recorded, self._sent_ahead = may_skip, False
             if not (recorded or await self._retried(lambda: self.leases.mark_sent(self._lease))):
                 return False

@@ -222,14 +222,7 @@ class QueueConsumer:
             limit=limit,
             max_for_busy_users=max_for_busy_users,
         )
-        for assignment in assignments:
-            try:
-                await self.claims.start(assignment)
-            except DatabaseUnavailable:
-                log.warning(
-                    "statement claimed but not started; it will be claimed again",
-                    operation_id=str(assignment.lease.statement_id),
-                )
+        await self.claims.start_all(assignments)
         return len(assignments)
 
     async def consume(self) -> None:
@@ -434,7 +427,8 @@ class Runner:
 
     @property
     def _must_skip_sweep(self) -> bool:
-        return self.instance.is_draining or time.monotonic() < self._no_sweep_until
+        is_too_early = time.monotonic() < self._no_sweep_until or not self.leases.may_take_over
+        return self.instance.is_draining or is_too_early
 
     async def _claim_all(self) -> None:
         await self.claims.claim_orphans()
@@ -492,6 +486,11 @@ class StatementDispatcher:
         if session_owner not in (None, runner.owner) or not (data is None or await runner.data.try_acquire(data)):
             return None
         return runner.owner
+
+    @property
+    def lapses(self) -> int:
+        """How often this process may have counted as dead (`Ownership.lapses`)."""
+        return self._runner.leases.lapses
 
     def sends_at_once(self, new: NewStatement) -> bool:
         """Return whether this process will send the new statement as soon as it is recorded."""

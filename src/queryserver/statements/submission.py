@@ -187,7 +187,8 @@ class StatementRecorder:
         if refusal is not None and first.owner is None and not is_bound:
             first = replace(first, owner=self.dispatcher.owner)  # rejecting it needs no worker
         if refusal is None and first_statement is None:
-            first = replace(first, sent_ahead=self.dispatcher.sends_at_once(first))
+            sends = self.dispatcher.sends_at_once(first)
+            first = replace(first, sent_ahead=sends, lapses=self.dispatcher.lapses)
         recorded = (
             await self.records.record(first) if first_statement is None else await self.records.record(new, first)
         )

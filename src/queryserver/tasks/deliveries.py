@@ -357,25 +357,27 @@ class Deliveries:
         if (slots := self._slots[kind]) and self._ownership.is_current:
             self._slots[kind] = 0  # reserved while the claim is in progress
             claimed: Sequence[Delivery] = ()
+            lapses = self._ownership.lapses
             try:
                 claimed = await self._outbox.claim(kind, slots, owner=self._ownership.id)
             finally:
                 self._slots[kind] += slots - len(claimed)
             for delivery in claimed:
-                self._sending.start(self._send(delivery), "delivery")
+                self._sending.start(self._send(delivery, lapses), "delivery")
 
-    async def _send(self, delivery: Delivery) -> None:
+    async def _send(self, delivery: Delivery, lapses: int) -> None:
+        """Send a delivery that was claimed when `Ownership.lapses` had the given value."""
         try:
             with self._ownership.holding(DELIVERIES, delivery.key):
-                await self._send_and_record(delivery)
+                await self._send_and_record(delivery, lapses)
             # The next delivery to this receiver may have been waiting for this one.
             await self._fill(delivery.kind)
         except DatabaseUnavailable:
             log.warning("delivery may be repeated: database unreachable", **_log_fields(delivery))
 
-    async def _send_and_record(self, delivery: Delivery) -> None:
+    async def _send_and_record(self, delivery: Delivery, lapses: int) -> None:
         try:
-            if not self._ownership.is_current:  # another worker may be sending it
+            if self._ownership.has_lapsed(lapses):  # another worker may be sending it
                 return await self._outbox.release(delivery)
             reason, final = await self._try_to_send(delivery)
             pause = None

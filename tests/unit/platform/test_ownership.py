@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 from tests.fixtures.database import PATIENT
+from tests.timing import until
 
 from queryserver.errors.base import DatabaseUnavailable
 from queryserver.platform.database import Database, open_database
@@ -234,6 +235,88 @@ async def test_row_that_its_process_does_not_work_on_is_released_after_a_lease(d
     assert not await is_owned_after(2)
     assert await database.execute(WRITE, ROW, one.id, fence) == 0
     assert await claimed(database, one) == (fence or 0) + 2
+
+
+async def test_time_before_a_pause_does_not_count_for_a_row_whose_work_has_not_begun(database: Database) -> None:
+    """The process was paused between the claim and the work."""
+    clock = Clock()
+    one = Ownership(database, lease=LEASE, clock=clock)
+    one.watch(OPERATIONS, set)
+    await one.beat(Role.SERVER, Load())
+    await claimed(database, one)
+    await one.release_strays()
+    clock.now += 31
+    await one.beat(Role.SERVER, Load())
+    await one.release_strays()
+    assert await is_owned(database)
+    clock.now += 31
+    await one.release_strays()
+    assert not await is_owned(database)
+
+
+async def test_heartbeat_continues_while_another_table_is_locked(database: Database, database_dsn: str) -> None:
+    one = Ownership(database, lease=timedelta(seconds=1))
+    one.watch(OPERATIONS, set)
+    beats = set[object]()
+
+    async def has_sent_beats() -> bool:
+        beats.add(await database.value("select heartbeat_at from instances where id = $1", one.id))
+        return len(beats) > 4
+
+    async with (
+        open_database(database_dsn, PATIENT) as other,
+        one.running(Role.SERVER),
+        other.transaction() as connection,
+    ):
+        await connection.execute("lock table storage_operations in access exclusive mode")
+        await until(has_sent_beats)
+
+
+async def test_lapse_is_noticed_after_the_next_heartbeat_too(database: Database) -> None:
+    clock = Clock()
+    one = Ownership(database, lease=LEASE, clock=clock)
+    await one.beat(Role.SERVER, Load())
+    before = one.lapses
+    clock.now += 20
+    await one.beat(Role.SERVER, Load())
+    assert not one.has_lapsed(before)
+    clock.now += 31
+    assert one.has_lapsed(before)
+    await one.beat(Role.SERVER, Load())
+    assert one.is_current
+    assert one.has_lapsed(before)
+    assert not one.has_lapsed(one.lapses)
+
+
+async def test_process_that_lapsed_takes_over_nothing_until_others_had_time_for_a_heartbeat(database: Database) -> None:
+    clock = Clock()
+    one = Ownership(database, lease=LEASE, clock=clock)
+    assert not one.may_take_over
+    await one.beat(Role.SERVER, Load())
+    assert one.may_take_over, "a process that starts has not been paused"
+    clock.now += 31
+    assert not one.may_take_over
+    await one.beat(Role.SERVER, Load())
+    clock.now += 10
+    await one.beat(Role.SERVER, Load())
+    assert not one.may_take_over
+    clock.now += 5
+    assert one.may_take_over
+
+
+async def test_process_that_may_count_as_dead_sends_a_heartbeat_before_it_claims(database: Database) -> None:
+    clock = Clock()
+    one, silent = Ownership(database, lease=LEASE, clock=clock), Ownership(database, lease=LEASE, clock=clock)
+    await one.beat(Role.SERVER, Load())
+    await grow_old(database, one)
+    await one.require_current()
+    assert await database.value("select count(*) from instances where alive_until > now()") == 0
+    clock.now += 31
+    await one.require_current()
+    assert one.is_current
+    assert await database.value("select count(*) from instances where alive_until > now()") == 1
+    await silent.require_current()
+    assert not silent.is_current, "a program without heartbeats"
 
 
 async def test_process_that_is_alone_ends_the_claims_of_all_others(database: Database) -> None:

@@ -83,9 +83,13 @@ async def test_old_record_of_the_send_is_written_again(monkeypatch: pytest.Monke
     assert (entry.state, sends(entry)) == (SUCCESS, ["mark_sent"])
 
 
-async def test_process_without_a_current_heartbeat_checks_that_the_statement_is_its_own() -> None:
+@pytest.mark.parametrize("has_beaten", [True, False])
+async def test_process_that_may_have_counted_as_dead_checks_that_the_statement_is_its_own(has_beaten: bool) -> None:
     run = Run()
-    run.leases.heartbeat_is_late = True
+    if has_beaten:  # the heartbeat was the first to continue after a pause
+        run.leases.past_lapses += 1
+    else:
+        run.leases.heartbeat_is_late = True
     assert sends(await run.to_end("ddl", sent_ahead=True)) == ["mark_sent"]
 
     def claim() -> None:
