@@ -212,7 +212,7 @@ class TestDatabaseLeases(LeasesContract):
             assert (found[0].state, found[1]) == (StatementState.AVAILABLE, True)
         else:
             await desk.database.execute("UPDATE statements SET expires_at = now() - interval '1 s'")
-            assert await desk.database.value(EXPIRE, 10) == 1
+            assert await desk.database.value(EXPIRE, 10, "") == 1
         assert len(await desk.database.fetch("DELETE FROM doomed_results RETURNING 1")) == doomed
 
     async def test_rest_of_a_result_is_taken_once_with_the_query_that_reads_it(self, desk: DatabaseDesk) -> None:

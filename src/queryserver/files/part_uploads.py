@@ -169,9 +169,13 @@ class UploadJoiner:
 
     async def forget_failed(self, upload: PartUpload, error: errors.QueryServerError) -> None:
         """Delete the record of a failed single-request upload. The client must start the upload again."""
+        may_leave_files = isinstance(error, errors.StorageError)
+        if may_leave_files:
+            # The record of the write must not be older than the files, because the sweep that finds it deletes it.
+            await self._orphans.release(upload.id)
         with suppress(errors.DatabaseUnavailable):
             await self._records.forget(upload.id)
-        if not isinstance(error, errors.StorageError):
+        if not may_leave_files:
             await self._orphans.end(upload.id)
 
     async def _join(self, location: Location, upload: PartUpload, sha256: bytes | None) -> FileStatus:

@@ -110,7 +110,7 @@ _BEGIN = f"""
 with spent as (
     delete from storage_transfers
     where ended_at < now() - {_RETENTION} or (
-        ended_at is null and started_at < now() - {_RETENTION} and {TRANSFERS.claimable()}
+        ended_at is null and started_at < now() - {_RETENTION} and {TRANSFERS.claimable(me="$13")}
     )
 )
 insert into storage_transfers (

@@ -100,18 +100,18 @@ values ($1, $2, $3, $4, $5, $6, $7, case when $7::text is null then now() else '
 
 _ABANDONED = f"""
 select id, scheme, directory, name, username, is_admin from unfinished_writes as written
-where {WRITES.claimable("written")} and {_LAST_SIGN.format(of="written")} < now() - $1::interval
+where {WRITES.claimable("written", me="$4")} and {_LAST_SIGN.format(of="written")} < now() - $1::interval
     and scheme = any($3::text[]) and not exists (
     select from part_uploads
-    where scheme = written.scheme and state = 'open' and (expires_at > now() or {PART_UPLOADS.is_owned()})
+    where scheme = written.scheme and state = 'open' and (expires_at > now() or {PART_UPLOADS.is_owned(me="$4")})
         and regexp_replace(path, '/?[^/]*$', '') = written.directory
 ) and not exists (
     select from unfinished_writes as other
     where other.scheme = written.scheme and other.directory = written.directory
-        and ({WRITES.is_owned("other")} or {_LAST_SIGN.format(of="other")} > now() - $2::interval)
+        and ({WRITES.is_owned("other", me="$4")} or {_LAST_SIGN.format(of="other")} > now() - $2::interval)
 ) and not exists (
     select from storage_transfers
-    where target_scheme = written.scheme and ended_at is null and {TRANSFERS.is_owned()}
+    where target_scheme = written.scheme and ended_at is null and {TRANSFERS.is_owned(me="$4")}
         and starts_with(written.directory || '/', target || '/')
 )
 order by touched_at limit 1000
@@ -144,7 +144,7 @@ _RECORD_RESULT = f"update part_uploads set result = $4, state = 'done', {_RELEAS
 # An upload without a user cannot be found or claimed any more.
 _RETIRE = f"""
 update part_uploads set user_id = null
-where id = $1 and (expires_at < now() or user_id is null) and {PART_UPLOADS.claimable()}
+where id = $1 and (expires_at < now() or user_id is null) and {PART_UPLOADS.claimable(me="$2")}
 """
 
 # The row stays after a release, so that each claim of a part has another fence.
@@ -201,8 +201,10 @@ class UnfinishedWrites:
         """Return at most 1000 writes whose process stopped or gave its last sign of life `older_than` ago.
 
         Omits directories with an open multipart upload, a running transfer, or another write that is running or stopped
-        within `others_within`, because the files of such work may be older than its record.
+        within `others_within`, because the files of such work may be older than its record. Work of this process counts
+        as running even if its heartbeat is late.
         """
+        rows = await self._database.fetch(_ABANDONED, older_than, others_within, list(schemes), self._ownership.id)
         return [
             UnfinishedWrite(
                 row["id"],
@@ -210,7 +212,7 @@ class UnfinishedWrites:
                 row["name"],
                 StorageUser(row["username"], is_admin=row["is_admin"]),
             )
-            for row in await self._database.fetch(_ABANDONED, older_than, others_within, list(schemes))
+            for row in rows
         ]
 
 
@@ -300,7 +302,7 @@ class PartUploads:
 
     async def retire(self, upload_id: UUID) -> bool:
         """Make sure that no call finds or claims an expired upload. Return False if it is claimed or not expired."""
-        return await self._database.execute(_RETIRE, upload_id) == 1
+        return await self._database.execute(_RETIRE, upload_id, self._owner) == 1
 
     async def forget(self, upload_id: UUID) -> None:
         """Delete the record of an upload, if it exists."""
@@ -391,13 +393,15 @@ async def attempts(within_s: float) -> AsyncGenerator[None]:
 _BATCH = 500
 _AGE_TOLERANCE = timedelta(minutes=15)
 """A write may modify its files up to this long after the last heartbeat of its process."""
+_WRITES_AFTER_HEARTBEAT = timedelta(seconds=60)
+"""A process that crashes may have written its files up to this long after its last heartbeat."""
 _SWEEP_EVERY_S = 30.0
 _DEAD_AFTER: Sequence[tuple[timedelta, Sequence[Scheme]]] = (
     (timedelta(seconds=90), (Scheme.FILE, Scheme.S3A, Scheme.ABFS)),
     # In these stores, unfinished files keep their creation time, and earlier versions renew records every 5 minutes.
     (timedelta(minutes=6), (Scheme.HDFS, Scheme.OFS)),
 )
-"""By scheme, the time without a heartbeat after which the files of a dead process are removed."""
+"""By scheme, the age at which files of dead processes are removed."""
 
 
 class OrphanSweep:
@@ -449,6 +453,10 @@ class OrphanSweep:
         except DatabaseUnavailable:
             log.warning("record of a finished write not deleted")
 
+    async def release(self, write_id: UUID) -> None:
+        """Record that a write has failed just now, and may have left temporary files. Never fails."""
+        await self._writes.release(write_id)
+
     async def clean_up(self, *, dry_run: bool = False, older_than: timedelta | None = None) -> Mapping[str, int]:
         """Remove expired uploads and orphaned files. Return the number of uploads and of swept directories.
 
@@ -480,17 +488,18 @@ class OrphanSweep:
 
         async def sweep_earlier_writes() -> None:
             since = timedelta(seconds=time.monotonic() - started_at)
-            await self._sweep(since, since, tuple(Scheme))
+            await self._sweep(since, timedelta(0), tuple(Scheme))
 
         await now_and_every(_SWEEP_EVERY_S, self.sweep_dead, first=sweep_earlier_writes if alone else self.sweep_dead)
 
     async def sweep_dead(self) -> int:
         """Remove the orphaned files of processes that have died. Return the number of swept directories."""
-        return sum([await self._sweep(after, after, schemes) for after, schemes in _DEAD_AFTER])
+        return sum([await self._sweep(age, _WRITES_AFTER_HEARTBEAT, schemes) for age, schemes in _DEAD_AFTER])
 
-    async def _sweep(self, older_than: timedelta, others_within: timedelta, schemes: Sequence[Scheme]) -> int:
-        writes = await self._writes.abandoned(older_than=older_than, others_within=others_within, schemes=schemes)
-        return sum([await self._sweep_directory(write, older_than) for write in writes])
+    async def _sweep(self, age: timedelta, margin: timedelta, schemes: Sequence[Scheme]) -> int:
+        """Remove files older than `age` of writes whose process gave its last sign of life `age` and `margin` ago."""
+        writes = await self._writes.abandoned(older_than=age + margin, others_within=age, schemes=schemes)
+        return sum([await self._sweep_directory(write, age) for write in writes])
 
     async def _remove(self, upload: PartUpload) -> bool:
         """Remove an upload and its parts. Return False if it is claimed or the store fails; the next `clean_up`

@@ -281,6 +281,7 @@ class StatementBuilder:
             broker=self.fleet.broker,
         )
         ownership = self.fleet.ownership
+        self.stored.retention.owner = ownership.id
         ownership.watch(STATEMENTS, lambda: set(map(str, runner.statements.ids())))
         ownership.watch(SESSIONS, lambda: set(map(str, runner.sessions.ids())))
         ownership.watch(ENGINE_OWNERS, lambda: runner.data.names)

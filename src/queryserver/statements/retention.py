@@ -38,13 +38,15 @@ _DOOMED_EVERY_S = 2.0
 _ORPHAN_AGE = timedelta(hours=1)
 
 RESULT_READS = OwnedTable("result_reads")
-_IS_READ = f"exists (select from result_reads where result_reads.statement_id = {{id}} and {RESULT_READS.is_owned()})"
+_IS_READ = f"""exists (
+    select from result_reads where result_reads.statement_id = {{id}} and {RESULT_READS.is_owned(me="{me}")}
+)"""
 """SQL condition: another statement is reading the result as a table."""
-_HAS_EXPIRED = f"state = 'available' and expires_at < now() and not {_IS_READ.format(id='statements.id')}"
+_HAS_EXPIRED = f"state = 'available' and expires_at < now() and not {_IS_READ.format(id='statements.id', me='{me}')}"
 
 EXPIRE = f"""
 with over as (
-    select id from statements where {_HAS_EXPIRED}
+    select id from statements where {_HAS_EXPIRED.format(me="$2")}
     order by expires_at limit $1 for update skip locked
 ), expired as (
     update statements set state = 'expired', message = 'Results have expired.', inline_result = null
@@ -66,18 +68,19 @@ _STATEMENTS_WITH_BYTES = f"""
 select coalesce(array_agg(id), '{{}}') from (
     select id from statements where id = any($1::uuid[]) and state in ('waiting', 'running', 'available')
     union select statement_id from doomed_results where statement_id = any($1::uuid[])
-    union select statement_id from result_reads where statement_id = any($1::uuid[]) and {RESULT_READS.is_owned()}
+    union select statement_id from result_reads
+    where statement_id = any($1::uuid[]) and {RESULT_READS.is_owned(me="$2")}
 ) as kept
 """
 
 # No read can start once its result is doomed.
 _DOOMED = f"""
-select statement_id from doomed_results where not {_IS_READ.format(id="doomed_results.statement_id")}
+select statement_id from doomed_results where not {_IS_READ.format(id="doomed_results.statement_id", me="$2")}
 order by since limit $1
 """
 _UNREAD = f"""
 select coalesce(array_agg(id), '{{}}') from unnest($1::uuid[]) as closed (id)
-where not {_IS_READ.format(id="closed.id")}
+where not {_IS_READ.format(id="closed.id", me="$2")}
 """
 
 KEPT_CHARACTERS = 4000
@@ -204,6 +207,8 @@ class RetentionSweep:
     clean_up_lock: Callable[[], AbstractAsyncContextManager[bool]]
     """Tries to acquire the clean-up lock. Yields False if another process holds it."""
     metrics: Metrics = NO_METRICS
+    owner: str = field(default="", init=False)
+    """The id of this process. Results that it reads are not deleted, even if its heartbeat is late."""
     _added_steps: list[Callable[..., Awaitable[Mapping[str, int]]]] = field(default_factory=list, init=False)
 
     def add_clean_up_step(self, step: Callable[..., Awaitable[Mapping[str, int]]]) -> None:
@@ -227,7 +232,7 @@ class RetentionSweep:
         await self.database.execute(_FORGET_TOKENS)
         await self._expire_results()
         deleted = 0
-        while rows := await self.database.fetch(_DOOMED, _BATCH):
+        while rows := await self.database.fetch(_DOOMED, _BATCH, self.owner):
             errors = await self._delete_bytes([row["statement_id"] for row in rows])
             # Logs one line per error code, because hundreds of results fail in each round while a store is
             # unavailable.
@@ -255,7 +260,8 @@ class RetentionSweep:
         """
         editor, steps = self.editor, _StepProgress(progress, total=5 + len(self._added_steps))
         if dry_run:
-            expired = await self.database.value(f"select count(*) from statements where {_HAS_EXPIRED}")
+            count = f"select count(*) from statements where {_HAS_EXPIRED.format(me='$1')}"
+            expired = await self.database.value(count, self.owner)
         else:
             expired = await self._expire_results()
         counts = {"expired results": expired, **await self._delete_outdated_rows(dry_run=dry_run)}
@@ -306,7 +312,8 @@ class RetentionSweep:
                 else:
                     already += 1
         for start in range(0, len(closed), _BATCH):
-            errors = await self._delete_bytes(await self.database.value(_UNREAD, closed[start : start + _BATCH]))
+            unread = await self.database.value(_UNREAD, closed[start : start + _BATCH], self.owner)
+            errors = await self._delete_bytes(unread)
             skipped += len(errors)
             failures.texts |= {str(statement_id): error.message for statement_id, error in errors.items()}
         await self.expire()
@@ -334,7 +341,7 @@ class RetentionSweep:
         """Mark `available` statements past `expires_at` as `expired`, and doom their bytes. Return their number."""
         total, expired = 0, _BATCH
         while expired == _BATCH:
-            expired = await self.database.value(EXPIRE, _BATCH)
+            expired = await self.database.value(EXPIRE, _BATCH, self.owner)
             self.metrics.results_expired.inc(expired)
             total += expired
         return total
@@ -368,7 +375,8 @@ class RetentionSweep:
                 return {"orphaned results": 0, "interrupted writes": 0}
             async with aclosing(self.listing.statements()) as batches:
                 async for batch in batches:
-                    known = await self.database.value(_STATEMENTS_WITH_BYTES, [stored.id for stored in batch])
+                    ids = [stored.id for stored in batch]
+                    known = await self.database.value(_STATEMENTS_WITH_BYTES, ids, self.owner)
                     for stored in batch:
                         if stored.id in known or not await self._is_old(stored, now):
                             continue
