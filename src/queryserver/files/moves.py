@@ -90,6 +90,7 @@ class Transfers:
         """Move or copy `entry`. Raises OperationInProgress if an equal call has not ended yet, and the errors of
         `TransferSteps`.
         """
+        await self._ownership.require_current()
         claimed = await self._records.begin(transfer, owner=self._ownership.id)
         if claimed is None:
             raise OperationInProgress("The same operation is already running.")
@@ -108,11 +109,14 @@ class Transfers:
         None.
 
         If a crashed process left the copy incomplete, roll it back and return None, so that the call starts again.
-        Raises OperationInProgress if a live process owns the transfer, or if the crashed process wrote so recently that
-        its files cannot yet be distinguished from those of a live process.
+        Raises OperationInProgress if a process that may be alive owns the transfer, or if the crashed process wrote so
+        recently that its files cannot yet be distinguished from those of a live process.
         """
         digests = [transfer_digest(user_id, kind, source, target) for target in targets]
-        exists, claimed = await self._records.claim_same(digests, owner=self._ownership.id)
+        await self._ownership.require_current()
+        exists, claimed = await self._records.claim_same(
+            digests, owner=self._ownership.id, may_take_over=self._ownership.may_take_over
+        )
         if claimed is None:
             if exists:
                 raise OperationInProgress("The same operation is already running.")
@@ -130,10 +134,12 @@ class Transfers:
 
     async def take_over(self) -> int:
         """Finish or roll back transfers of crashed processes. Return the number of transfers taken over."""
-        orphans = await self._records.claim_orphans(owner=self._ownership.id)
-        for claimed in orphans:
+        count = 0
+        # One at a time, because a claimed transfer that waits for the previous ones would be released as forgotten.
+        while self._ownership.may_take_over and (claimed := await self._records.claim_orphan(owner=self._ownership.id)):
             await self._finish_orphan(claimed)
-        return len(orphans)
+            count += 1
+        return count
 
     def _steps(self, claimed: ClaimedTransfer, progress: Progress) -> TransferSteps:
         transfer = claimed.transfer
@@ -142,7 +148,10 @@ class Transfers:
         return TransferSteps(self._records, self._unfinished, claimed, (source, target), progress)
 
     async def _finish_orphan(self, claimed: ClaimedTransfer) -> None:
-        """Finish or roll back one transfer and close its operation. If that fails, it is retried a minute later."""
+        """Finish or roll back one transfer and close its operation. If that fails, it is retried a minute later.
+
+        Raises DatabaseUnavailable. The transfer and its operation then stay open.
+        """
         log.info("transfer taken over", transfer=str(claimed.claim.transfer_id), state=claimed.state.value)
         try:
             if claimed.state is TransferState.COPYING:
@@ -154,10 +163,15 @@ class Transfers:
                 )
             else:
                 outcome = self._body(await self.resume(claimed, Progress()))
+        except DatabaseUnavailable:
+            raise  # the claim will expire
+        except OperationInProgress:
+            log.info("transfer lost to another process", transfer=str(claimed.claim.transfer_id))
+            return
         except QueryServerError as error:
             log.warning("transfer recovery failed", transfer=str(claimed.claim.transfer_id), code=error.code)
             outcome = failure_body(error)
-            if await self._release(claimed.claim, again_after=_RETRY_AFTER):
+            if await self._records.release(claimed.claim, again_after=_RETRY_AFTER):
                 return
         code = str(outcome["code"]) if isinstance(outcome, Mapping) and outcome["status"] != 0 else "ok"
         self._audit.record_takeover(claimed.transfer, code)

@@ -86,7 +86,7 @@ class LongOperations:
 
     def __init__(self, records: OperationRecords, ownership: Ownership, times: OperationTimes | None = None) -> None:
         self._records = records
-        self._owner = ownership.id
+        self._ownership = ownership
         self._times = times or OperationTimes()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._running: dict[UUID, Progress] = {}
@@ -124,8 +124,9 @@ class LongOperations:
         task = self._spawn(perform(), name=work.kind)
         if (await asyncio.wait({task}, timeout=wait_s))[0]:
             return task.result()
+        await self._ownership.require_current()
         await self._records.begin(
-            operation_id, user_id=caller.user.id, kind=work.kind, path=work.path, owner=self._owner
+            operation_id, user_id=caller.user.id, kind=work.kind, path=work.path, owner=self._ownership.id
         )
         self._running[operation_id] = progress
         self._spawn(self._supervise(operation_id, work, progress, task), name=f"{work.kind}-follower")
@@ -146,7 +147,9 @@ class LongOperations:
 
     async def sweep(self) -> int:
         """Mark the open operations of crashed processes as failed. Return their number."""
-        return await self._records.give_up(_CRASHED_BODY, owner=self._owner)
+        if not self._ownership.may_take_over:
+            return 0
+        return await self._records.give_up(_CRASHED_BODY, owner=self._ownership.id)
 
     async def _supervise(self, operation_id: UUID, work: Work[T], progress: Progress, task: "asyncio.Task[T]") -> None:
         """Report progress until the work ends, then record its outcome. If the work is canceled, the sweep closes the

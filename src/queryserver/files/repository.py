@@ -124,17 +124,17 @@ returning {_COLUMNS}
 
 _CLAIM_SAME = f"""
 update storage_transfers set {TRANSFERS.claimed("$2")}
-where digest = any($1::bytea[]) and ended_at is null and {TRANSFERS.claimable(me="$2")}
+where digest = any($1::bytea[]) and ended_at is null and {TRANSFERS.claimable(me="$2")} and ($3 or owner is null)
 returning {_COLUMNS}
 """
 
 # A transfer without an owner waits for the user's next call.
-_CLAIM_ORPHANS = f"""
+_CLAIM_ORPHAN = f"""
 update storage_transfers set {TRANSFERS.claimed("$1")}
 where id in (
     select id from storage_transfers
     where ended_at is null and owner is not null and {TRANSFERS.claimable(me="$1")}
-    order by started_at limit 20 for update skip locked
+    order by started_at limit 1 for update skip locked
 )
 returning {_COLUMNS}
 """
@@ -191,11 +191,15 @@ class TransferRecords:
         )
         return _claimed(row) if row else None
 
-    async def claim_same(self, digests: Sequence[bytes], *, owner: str) -> tuple[bool, ClaimedTransfer | None]:
+    async def claim_same(
+        self, digests: Sequence[bytes], *, owner: str, may_take_over: bool = True
+    ) -> tuple[bool, ClaimedTransfer | None]:
         """Return whether an unfinished transfer with one of these digests exists, and the transfer itself if no live
         process owned it and this call has claimed it.
+
+        Unless `may_take_over` is set, only a transfer that its owner has released is claimed.
         """
-        row = await self._database.row(_CLAIM_SAME, list(digests), owner)
+        row = await self._database.row(_CLAIM_SAME, list(digests), owner, may_take_over)
         if row:
             return True, _claimed(row)
         exists = await self._database.value(
@@ -204,9 +208,10 @@ class TransferRecords:
         )
         return bool(exists), None
 
-    async def claim_orphans(self, *, owner: str) -> Sequence[ClaimedTransfer]:
-        """Claim transfers whose process has died, oldest first, at most 20 per call."""
-        return [_claimed(row) for row in await self._database.fetch(_CLAIM_ORPHANS, owner)]
+    async def claim_orphan(self, *, owner: str) -> ClaimedTransfer | None:
+        """Claim the oldest transfer whose process has died, or return None."""
+        row = await self._database.row(_CLAIM_ORPHAN, owner)
+        return _claimed(row) if row else None
 
     async def require(self, claim: TransferClaim) -> None:
         """Raise OperationInProgress if another process has claimed the transfer."""

@@ -179,9 +179,16 @@ class UnfinishedWrites:
     async def begin(self, write: UnfinishedWrite, *, is_running: bool = False) -> None:
         """Record a write. Set `is_running` if this process is writing the entry until `release` or `end`."""
         directory, user, owner = write.directory, write.user, self._ownership.id if is_running else None
+        if is_running:
+            await self._ownership.require_current()
         await self._database.execute(
             _BEGIN_WRITE, write.id, directory.scheme, directory.path, write.name, user.name, user.is_admin, owner
         )
+
+    @property
+    def may_take_over(self) -> bool:
+        """Whether this process may remove files of processes that count as dead (`Ownership.may_take_over`)."""
+        return self._ownership.may_take_over
 
     def running(self, write_id: UUID) -> AbstractContextManager[None]:
         """Wrap a write that began with `is_running`."""
@@ -253,6 +260,7 @@ class PartUploads:
 
     async def claim(self, upload_id: UUID) -> int | None:
         """Claim an upload and return the fence. Return None if it is already claimed or no longer exists."""
+        await self._ownership.require_current()
         return await self._database.value(_CLAIM, upload_id, self._owner)
 
     @asynccontextmanager
@@ -278,6 +286,7 @@ class PartUploads:
 
         Return None if the part is already claimed or received, or if the upload is no longer open.
         """
+        await self._ownership.require_current()
         return await self._database.value(_CLAIM_PART, upload_id, index, self._owner)
 
     @asynccontextmanager
@@ -494,6 +503,8 @@ class OrphanSweep:
 
     async def sweep_dead(self) -> int:
         """Remove the orphaned files of processes that have died. Return the number of swept directories."""
+        if not self._writes.may_take_over:
+            return 0
         return sum([await self._sweep(age, _WRITES_AFTER_HEARTBEAT, schemes) for age, schemes in _DEAD_AFTER])
 
     async def _sweep(self, age: timedelta, margin: timedelta, schemes: Sequence[Scheme]) -> int:

@@ -139,6 +139,8 @@ class ImportJanitor:
         return background(self._search_repeatedly(), name="import-janitor")
 
     async def clean_up(self, *, dry_run: bool = False) -> Mapping[str, int]:
+        if not (dry_run or self.ownership.may_take_over):
+            return {"tables of broken imports": 0}
         data_names = [data for data in self.connectors.data_to_hold() if await self.try_acquire(data)]
         tables = await self.unfinished.find_abandoned(list(self.connectors.runnable_by(data_names)), limit=_BATCH)
         count = len(tables) if dry_run else sum([await self._drop(table) for table in tables])
@@ -164,6 +166,7 @@ class ImportJanitor:
         connector = self.connectors.find(unfinished.connector)
         if user is None or connector is None:
             return False
+        await self.ownership.require_current()
         lapses = self.ownership.lapses
         fence = await self.unfinished.claim(unfinished, owner=self.ownership.id)
         if fence is None:

@@ -270,6 +270,9 @@ class IndexRefresh:
         Raises QueryServerError.
         """
         async with self._slots:
+            await self.ownership.require_current()
+            if not self.ownership.may_take_over:
+                return None
             claim = await self.records.claim(key, owner=self.ownership.id, interval=interval)
             if claim is None:
                 return None

@@ -223,6 +223,7 @@ class ResultTables:
     @asynccontextmanager
     async def _hold(self, statement_id: UUID) -> AsyncGenerator[None]:
         read_id = uuid4()
+        await self.ownership.require_current()
         with self.ownership.holding(RESULT_READS, read_id):
             try:
                 await self.database.execute(_BEGIN, read_id, statement_id, self.ownership.id)

@@ -198,7 +198,7 @@ class TaskRunner:
     def __init__(
         self, ownership: Ownership, records: TaskRecords, job: Job, times: TaskTimes, *, metrics: Metrics
     ) -> None:
-        self._owner = ownership.id
+        self._ownership = ownership
         self._records = records
         self._job = job
         self._heartbeat_s = times.heartbeat.total_seconds()
@@ -250,7 +250,9 @@ class TaskRunner:
         """
         if self._is_stopping:
             return False
-        claimed = await self._records.claim(owner=self._owner)
+        owner = self._ownership
+        await owner.require_current()
+        claimed = await self._records.claim(owner=owner.id, may_take_over=owner.may_take_over)
         if claimed is None:
             return False
         log.info("task claimed", task=claimed.name, task_id=str(claimed.id), fence=claimed.fence)

@@ -34,7 +34,7 @@ update tasks set state = 'running', {TASKS.claimed("$1")}, started_at = coalesce
     message = ''
 where id = (
     select id from tasks
-    where {TASKS.active} and {TASKS.claimable(me="$1")} and name = any($2::text[])
+    where {TASKS.active} and {TASKS.claimable(me="$1")} and name = any($2::text[]) and ($3 or state = 'queued')
     order by created_at, id limit 1 for update skip locked
 )
 returning id, name, params, owner_id, owner, fence, cancel_requested_at is not null as cancel_requested
@@ -128,10 +128,12 @@ class TaskRecords:
         async with self._database.connection() as connection:
             await submit_with(connection, new)
 
-    async def claim(self, *, owner: str) -> ClaimedTask | None:
-        """Claim the oldest task that is waiting or whose worker died. Return None if there is none."""
+    async def claim(self, *, owner: str, may_take_over: bool = True) -> ClaimedTask | None:
+        """Claim the oldest task that is waiting, or whose worker died if `may_take_over` is set. Return None if there
+        is none.
+        """
         # Only known tasks are claimed, because a newer version may have submitted others.
-        row = await self._database.row(_CLAIM, owner, [name.value for name in TaskName])
+        row = await self._database.row(_CLAIM, owner, [name.value for name in TaskName], may_take_over)
         if row is None:
             return None
         return ClaimedTask(**{name: row[name] for name in _CLAIMED_FIELDS}, name=TaskName(row["name"]))

@@ -247,6 +247,17 @@ class TestJanitor:
         assert tables.slow.tables == {}
         assert await leftovers(tables) == 0
 
+    async def test_process_whose_heartbeat_was_late_drops_no_table(
+        self, tables: Tables, ana: Caller, monkeypatch: pytest.MonkeyPatch
+    ):
+        await left_behind(tables, ana, "slow", "left", uuid4())
+        clean_up = tables.api.services.statements.retention.clean_up
+        with monkeypatch.context() as patched:
+            patched.setattr(Ownership, "may_take_over", False)
+            assert (await clean_up())["tables of broken imports"] == 0
+            assert (await clean_up(dry_run=True))["tables of broken imports"] == 1
+        assert (await clean_up())["tables of broken imports"] == 1
+
     async def test_unexpected_failure_releases_the_table(
         self, tables: Tables, ana: Caller, monkeypatch: pytest.MonkeyPatch
     ):

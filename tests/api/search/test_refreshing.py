@@ -321,6 +321,19 @@ async def test_server_that_died_while_reading_is_replaced(api: Api, ana: Caller)
     assert tuple(claim) == (None, 2)
 
 
+async def test_server_whose_heartbeat_was_late_reads_nothing(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server whose claim it would take over may be alive, but has not sent its heartbeat yet."""
+    stock(api.shelf)
+    await api.database.execute("delete from metadata_scopes")
+    api.shelf.looks.clear()
+    with monkeypatch.context() as patched:
+        patched.setattr(Ownership, "may_take_over", False)
+        await another(api).refresh(SERVICE, shelf_of(api), shelf_key(api))
+    assert api.shelf.looks == []
+    await another(api).refresh(SERVICE, shelf_of(api), shelf_key(api))
+    assert api.shelf.looks.count("databases") == 1
+
+
 @pytest.mark.parametrize("ending", ["lost", "canceled"])
 async def test_read_is_abandoned_when_the_claim_is_lost_or_the_server_ends(api: Api, ana: Caller, ending: str) -> None:
     now = 0.0

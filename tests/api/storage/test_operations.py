@@ -334,10 +334,10 @@ async def test_identical_call_takes_over_from_a_dead_process(tmp_path: Path, dat
 def no_takeovers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only calls take over transfers of dead processes, but no application does so in the background."""
 
-    async def none(*_: object, **__: object) -> list[object]:
-        return []
+    async def none(*_: object, **__: object) -> None:
+        return None
 
-    monkeypatch.setattr(TransferRecords, "claim_orphans", none)
+    monkeypatch.setattr(TransferRecords, "claim_orphan", none)
 
 
 @pytest.mark.usefixtures("no_takeovers")

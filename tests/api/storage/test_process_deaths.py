@@ -1,29 +1,49 @@
 """Files and operations of processes that died, or that count as dead because their heartbeats are late (ADR 84)."""
 
+import asyncio
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from uuid import uuid4
+from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
 from tests.api.driving import Api, open_api
 from tests.api.storage.conftest import storage_settings
 
-from queryserver.errors.files import StorageError
+from queryserver.errors.base import DatabaseUnavailable, QueryServerError
+from queryserver.errors.files import OperationInProgress, StorageError
 from queryserver.files.access import Caller as Acting
+from queryserver.files.model import ClaimedTransfer, StoragePath, Transfer, TransferKind, TransferState
+from queryserver.files.moves import Transfers, final_body
+from queryserver.files.operations import LongOperations, Progress, Work
 from queryserver.files.part_uploads import UploadJoiner
 from queryserver.files.protocol import PartPlan
-from queryserver.files.upload_repository import NewUpload, PartUploads, UnfinishedWrite, UnfinishedWrites, UploadTerms
+from queryserver.files.repository import OperationRecords, TransferRecords
+from queryserver.files.transfer_steps import TransferResult
+from queryserver.files.upload_repository import (
+    NewUpload,
+    OrphanSweep,
+    PartUpload,
+    PartUploads,
+    UnfinishedWrite,
+    UnfinishedWrites,
+    UploadTerms,
+)
 from queryserver.identity.model import User
 from queryserver.platform.ownership import Load, Ownership
 from queryserver.platform.roles import Role
 
 # Only the tests send heartbeats.
-RARE = {"desktop": {"task_server": {"heartbeat_s": 3600}}, "tables": {"editor": {"lease_timeout_s": 10_800}}}
+LEASE = timedelta(hours=1)
+RARE: dict[str, Any] = {
+    "desktop": {"task_server": {"heartbeat_s": 3600}},
+    "tables": {"editor": {"lease_timeout_s": 10_800}},
+}
 STAGED = f"._qs_upload_{'1' * 32}"
 
 
@@ -42,11 +62,44 @@ class Site:
         os.utime(staged, (time.time() - age_s,) * 2)
         return staged
 
-    async def process(self, name: str) -> Ownership:
+    async def process(self, name: str, clock: Callable[[], float] = time.monotonic) -> Ownership:
         """Another process, which is alive."""
-        ownership = Ownership(self.api.database, lease=timedelta(hours=1), name=name)
+        ownership = Ownership(self.api.database, lease=LEASE, name=name, clock=clock)
         await ownership.beat(Role.SERVER, Load())
         return ownership
+
+    def transfers(self, owner: Ownership) -> Transfers:
+        database, storage = self.api.database, self.api.services.storage
+        records, operations = TransferRecords(database), OperationRecords(database)
+        writes = UnfinishedWrites(database, owner)
+        return Transfers(records, operations, writes, storage.stores, storage.audit, final_body, owner)
+
+    async def moved_by(self, owner: str, name: str) -> UUID:
+        """Record a move of a file, whose target is complete. Return the id of its operation."""
+        database, operation_id = self.api.database, uuid4()
+        source, target = self.path(name), self.path(f"new-{name}")
+        user_id = self.ana.user.id
+        await OperationRecords(database).begin(
+            operation_id, user_id=user_id, kind="storage.move", path=str(source), owner=owner
+        )
+        records = TransferRecords(database)
+        move = Transfer(user_id, self.ana.acting, TransferKind.MOVE, source, target, operation_id=operation_id)
+        claimed = await records.begin(move, owner=owner)
+        assert claimed is not None
+        await records.advance(claimed.claim, TransferState.VERIFIED)
+        return operation_id
+
+    async def open_upload(self, records: PartUploads) -> PartUpload:
+        """Record an upload of two parts, of which none has been received."""
+        path = self.path("new.csv")
+        terms = UploadTerms(path, PartPlan(path.path, 8, 4, 2), overwrite=False)
+        new = NewUpload(uuid4(), self.ana.user.id, uuid4(), self.ana.acting, terms)
+        upload = await records.open(new, keep=timedelta(days=1), max_open=1)
+        assert upload is not None
+        return upload
+
+    def path(self, name: str) -> StoragePath:
+        return self.api.services.storage.stores.path(f"file:///shared/{name}")
 
     async def last_heartbeat(self, owner: Ownership, seconds_ago: float) -> None:
         """Let a process count as dead: its last heartbeat is this old, and its lease has ended since."""
@@ -72,7 +125,7 @@ async def site(tmp_path: Path, database_dsn: str) -> AsyncIterator[Site]:
 class TestTemporaryFiles:
     async def test_process_with_a_late_heartbeat_keeps_the_file_that_it_writes(self, site: Site) -> None:
         storage = site.api.services.storage
-        async with storage.orphans.recorded_write(site.ana, storage.stores.path("file:///shared/new.csv")):
+        async with storage.orphans.recorded_write(site.ana, site.path("new.csv")):
             staged = site.stage(age_s=600)  # the machine was suspended for ten minutes
             await site.last_heartbeat(site.api.services.ownership, 600)
             assert await storage.orphans.sweep_dead() == 0
@@ -81,13 +134,9 @@ class TestTemporaryFiles:
 
     async def test_files_of_a_failed_long_upload_are_removed_later(self, site: Site) -> None:
         storage = site.api.services.storage
-        path, ownership = storage.stores.path("file:///shared/new.csv"), site.api.services.ownership
-        records = PartUploads(site.api.database, ownership)
-        terms = UploadTerms(path, PartPlan(path.path, 10, 10, 1), overwrite=False)
-        new = NewUpload(uuid4(), site.ana.user.id, uuid4(), site.ana.acting, terms)
-        upload = await records.open(new, keep=timedelta(days=1), max_open=1)
-        assert upload is not None
-        await storage.orphans.begin(new.id, site.ana, path)
+        records = PartUploads(site.api.database, site.api.services.ownership)
+        upload = await site.open_upload(records)
+        await storage.orphans.begin(upload.id, site.ana, upload.terms.target)
         await self._let_pass(site, minutes=10)
         staged = site.stage(age_s=0)
         with ThreadPoolExecutor(1) as threads:
@@ -102,7 +151,7 @@ class TestTemporaryFiles:
     async def test_files_that_a_crashed_process_wrote_after_its_last_heartbeat_are_removed(self, site: Site) -> None:
         storage = site.api.services.storage
         crashed = await site.process("crashed")
-        path = storage.stores.path("file:///shared/new.csv")
+        path = site.path("new.csv")
         write = UnfinishedWrite(uuid4(), path.parent, path.name, site.ana.acting)
         await UnfinishedWrites(site.api.database, crashed).begin(write, is_running=True)
         await site.last_heartbeat(crashed, 95)
@@ -120,3 +169,119 @@ class TestTemporaryFiles:
         await site.api.database.execute(
             "update unfinished_writes set touched_at = touched_at - make_interval(secs => $1)", minutes * 60
         )
+
+
+class TestTakeOver:
+    @pytest.mark.parametrize("work", ["operations", "transfers", "writes"])
+    async def test_process_whose_heartbeat_was_late_waits_for_the_heartbeats_of_others(
+        self, site: Site, work: str
+    ) -> None:
+        """After an outage of the database, all processes count as dead until their next heartbeats."""
+        now, database = 0.0, site.api.database
+        process = await site.process("first", clock=lambda: now)
+        writes, storage = UnfinishedWrites(database, process), site.api.services.storage
+        sweep: Mapping[str, Callable[[], Awaitable[int]]] = {
+            "operations": LongOperations(OperationRecords(database), process).sweep,
+            "transfers": site.transfers(process).take_over,
+            "writes": OrphanSweep(storage.stores, writes, PartUploads(database, process)).sweep_dead,
+        }
+        path = site.path("new.csv")
+        if work == "operations":
+            await OperationRecords(database).begin(uuid4(), user_id=site.ana.user.id, kind="k", path="p", owner="other")
+        elif work == "transfers":
+            await site.moved_by("other", "a.csv")
+        else:
+            await writes.begin(UnfinishedWrite(uuid4(), path.parent, path.name, site.ana.acting))
+            await database.execute("update unfinished_writes set touched_at = now() - interval '1 day'")
+        now += LEASE.total_seconds()
+        assert await sweep[work]() == 0, "this process may count as dead"
+        await process.beat(Role.SERVER, Load())
+        assert await sweep[work]() == 0, "another process may be alive, but has not sent its heartbeat yet"
+        now += LEASE.total_seconds() / 2
+        assert await sweep[work]() == 1
+
+    async def test_retried_call_takes_over_only_after_the_heartbeats_of_others(self, site: Site) -> None:
+        now = 0.0
+        process = await site.process("first", clock=lambda: now)
+        transfers = site.transfers(process)
+        await site.moved_by("other", "a.csv")
+        again = site.ana.user.id, TransferKind.MOVE, site.path("a.csv"), [site.path("new-a.csv")]
+        now += LEASE.total_seconds()
+        with pytest.raises(OperationInProgress):
+            await transfers.claim_unfinished(*again)
+        now += LEASE.total_seconds() / 2
+        claimed = await transfers.claim_unfinished(*again)
+        assert claimed is not None
+        assert claimed.claim.owner == "first"
+
+    async def test_transfers_are_taken_over_one_at_a_time(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A process owns only the transfers that it works on. Others could claim the rest, because it holds no row."""
+        for name in "ab":
+            await site.moved_by("dead", name)
+        is_resumed, may_go_on = asyncio.Event(), asyncio.Event()
+        resume = Transfers.resume
+
+        async def slowly(self: Transfers, claimed: ClaimedTransfer, progress: Progress) -> TransferResult:
+            is_resumed.set()
+            await may_go_on.wait()
+            return await resume(self, claimed, progress)
+
+        monkeypatch.setattr(Transfers, "resume", slowly)
+        work = asyncio.create_task(site.transfers(await site.process("first")).take_over())
+        await asyncio.wait_for(is_resumed.wait(), 30)
+        await site.process("second")
+        claimed = await TransferRecords(site.api.database).claim_orphan(owner="second")
+        assert claimed is not None
+        assert claimed.transfer.source == site.path("b")
+        may_go_on.set()
+        assert await work == 1
+        states = await site.api.database.fetch("select state from storage_operations order by path")
+        assert [row["state"] for row in states] == ["done", "running"]
+
+    @pytest.mark.parametrize("error", [OperationInProgress("Lost."), DatabaseUnavailable()])
+    async def test_operation_stays_open_if_its_transfer_may_still_be_completed(
+        self, site: Site, monkeypatch: pytest.MonkeyPatch, error: QueryServerError
+    ) -> None:
+        await site.moved_by("dead", "a")
+
+        async def fail(*_: object) -> None:
+            raise error
+
+        monkeypatch.setattr(Transfers, "resume", fail)
+        transfers = site.transfers(await site.process("first"))
+        if isinstance(error, DatabaseUnavailable):
+            with pytest.raises(DatabaseUnavailable):
+                await transfers.take_over()
+        else:
+            assert await transfers.take_over() == 1
+        assert await site.api.database.value("select state from storage_operations") == "running"
+
+    @pytest.mark.parametrize("claim", ["write", "upload", "part", "operation", "transfer"])
+    async def test_process_sends_a_late_heartbeat_before_it_claims(self, site: Site, claim: str) -> None:
+        """Otherwise, other processes could take over immediately what it claims."""
+        now, database = 0.0, site.api.database
+        process = await site.process("first", clock=lambda: now)
+        uploads = PartUploads(database, process)
+        upload, path = await site.open_upload(uploads), site.path("new.csv")
+        now += LEASE.total_seconds()
+        await site.last_heartbeat(process, 3600)
+        if claim == "write":
+            write = UnfinishedWrite(uuid4(), path.parent, path.name, site.ana.acting)
+            await UnfinishedWrites(database, process).begin(write, is_running=True)
+        elif claim == "upload":
+            assert await uploads.claim(upload.id)
+        elif claim == "part":
+            assert await uploads.claim_part(upload.id, 0)
+        elif claim == "operation":
+            may_end = asyncio.Event()
+
+            async def wait(_: Progress) -> None:
+                await may_end.wait()
+
+            operations = LongOperations(OperationRecords(database), process)
+            async with operations.running():
+                await operations.run(site.ana, Work("k", "p", wait, lambda _: {"status": 0}), wait_s=0)
+                may_end.set()
+        else:
+            assert await site.transfers(process).claim_unfinished(1, TransferKind.MOVE, path, [path]) is None
+        assert await database.value("select alive_until > now() from instances where id = 'first'")

@@ -3,6 +3,7 @@ scripts.
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -17,7 +18,8 @@ from tests.fixtures.database import PATIENT
 from queryserver.errors.base import DatabaseUnavailable, InvalidParameter
 from queryserver.platform.database import Database, Notices, listening, open_database
 from queryserver.platform.metrics import Metrics
-from queryserver.platform.ownership import Ownership
+from queryserver.platform.ownership import Load, Ownership
+from queryserver.platform.roles import Role
 from queryserver.platform.threads import Progress
 from queryserver.tasks.execution import CANCEL, TaskRunner, TaskTimes
 from queryserver.tasks.model import ClaimedTask, NewTask, Task, TaskEnd, TaskFilter, TaskName, TaskState
@@ -79,13 +81,20 @@ def runner_of(
     *,
     heartbeat_s: float = 0.05,
     metrics: Metrics | None = None,
+    clock: Callable[[], float] = time.monotonic,
     **times: timedelta,
 ) -> TaskRunner:
-    ownership = Ownership(records._database, lease=LEASE, name=owner)
+    ownership = Ownership(records._database, lease=timedelta(hours=1), name=owner, clock=clock)
     task_times = TaskTimes(heartbeat=timedelta(seconds=heartbeat_s), **times)
     return TaskRunner(
         ownership, records, work, task_times, metrics=metrics or Metrics(CollectorRegistry(), dialects=())
     )
+
+
+async def alive(runner: TaskRunner) -> TaskRunner:
+    """Send the first heartbeat, without which the runner takes over no tasks."""
+    await runner._ownership.beat(Role.WORKER, Load())
+    return runner
 
 
 async def submitted(records: TaskRecords, name: TaskName = TaskName.DOCUMENT_CLEANUP) -> UUID:
@@ -259,7 +268,7 @@ async def test_task_of_a_dead_worker_runs_again_and_the_dead_worker_writes_nothi
     task_id = await submitted(records)
     # This runner acts as a stopped process: its next report would come only after the end of the test.
     async with running(runner_of(records, first, "one", heartbeat_s=600), first) as stopped:
-        other = runner_of(records, second, "two")
+        other = await alive(runner_of(records, second, "two"))
         assert not await other.run_next()
         began = (await shown(records, task_id)).started
         await died(database)
@@ -288,8 +297,28 @@ async def test_cancel_of_a_task_of_a_dead_worker_needs_no_run(records: TaskRecor
     await records.request_cancel(task_id)
     await died(database, "two")
     work = Work()
-    assert await runner_of(records, work).run_next()
+    runner = await alive(runner_of(records, work))
+    assert await runner.run_next()
     assert ((await shown(records, task_id)).state, work.runs) == (TaskState.CANCELED, 0)
+
+
+async def test_runner_whose_heartbeat_was_late_takes_over_tasks_only_after_the_heartbeats_of_others(
+    records: TaskRecords, database: Database
+):
+    now, work = 0.0, Work()
+    work.may_end.set()
+    runner = await alive(runner_of(records, work, clock=lambda: now))
+    started = await submitted(records)
+    assert await records.claim(owner="two") is not None
+    await died(database, "two")
+    queued = await submitted(records)
+    now += 3600
+    assert await runner.run_next()
+    assert (await shown(records, queued)).state is TaskState.FINISHED
+    assert not await runner.run_next()
+    now += 1800
+    assert await runner.run_next()
+    assert (await shown(records, started)).state is TaskState.FINISHED
 
 
 async def test_sweep_runs_waiting_tasks_one_after_the_other(records: TaskRecords):
@@ -375,14 +404,15 @@ async def test_unrecordable_end_makes_the_task_run_again_later(database: Databas
     assert await TaskRunner(ownership, records, work, TaskTimes(heartbeat=LEASE), metrics=metrics).run_next()
     assert (await shown(records, task_id)).state is TaskState.RUNNING
     await ownership.release_strays()
-    assert not await runner_of(records, work, "two").run_next()
+    other = await alive(runner_of(records, work, "two"))
+    assert not await other.run_next()
     records.fails = lambda: False
     if dies:
         await died(database)
     else:
         now += LEASE.total_seconds() + 1
         await ownership.release_strays()
-    assert await runner_of(records, work, "two").run_next()
+    assert await other.run_next()
     assert ((await shown(records, task_id)).state, work.runs) == (TaskState.FINISHED, 2)
 
 
