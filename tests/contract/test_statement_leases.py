@@ -3,7 +3,7 @@
 import asyncio
 import time
 from base64 import b64decode
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from itertools import count
@@ -28,6 +28,7 @@ from tests.contract.leases_contract import (
 from tests.contract.test_signatures import members, shape
 from tests.fakes.statements import MemoryLeases, MemorySessions
 from tests.fixtures.database import PATIENT
+from tests.fixtures.owners import AFTER_LOCK, NEW, result_of_late_claim
 
 from queryserver.identity.keys import AesSealer, Keyring, SecretKey
 from queryserver.identity.model import ApiTokenLimits, Scope, Username
@@ -37,7 +38,7 @@ from queryserver.platform.ownership import Load, Ownership
 from queryserver.platform.roles import Role
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.results.segments import Segment
-from queryserver.statements import script_repository
+from queryserver.statements import rows, script_repository
 from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import EngineCheckpoint, Lease, NewStatement, Outcome, SlotLimits, StatementHandle
 from queryserver.statements.repository import StatementRecords
@@ -251,6 +252,23 @@ class TestDatabaseLeases(LeasesContract):
             assert found is not None
             assert found[1] is is_closed
         assert await desk.records.close_available(uuid4(), user_id=None, connectors=None) is None
+
+    @pytest.mark.parametrize("way", ["announced", "orphans", "queue"])
+    async def test_statement_claimed_by_a_process_that_starts_is_not_claimed_by_an_earlier_query(
+        self, desk: DatabaseDesk, monkeypatch: pytest.MonkeyPatch, way: str
+    ) -> None:
+        statement_id = (await desk.add(owner=None)).statement_id
+        late: Coroutine[Any, Any, Sequence[object]]
+        if way == "announced":
+            late = desk.leases.claim(statement_id, owner=OTHER, within=desk.within)
+        elif way == "queue":
+            late = desk.taken(owner=OTHER)
+        else:
+            waits = AFTER_LOCK.format(limit=200)
+            monkeypatch.setattr(rows, "ORPHANS", rows.ORPHANS.replace("limit 200", f"limit {waits}"))
+            late = desk.leases.claim_orphans(owner=OTHER, within=desk.within)
+        assert not await result_of_late_claim(desk.database, rows.STATEMENTS, late, locks_rows=way != "orphans")
+        assert (await desk.look(statement_id)).owner == NEW
 
     async def test_script_row_is_neither_claimed_nor_counted(self, desk: DatabaseDesk) -> None:
         operation, part = await self._script(desk)

@@ -111,6 +111,7 @@ with spent as (
     delete from storage_transfers
     where ended_at < now() - {_RETENTION} or (
         ended_at is null and started_at < now() - {_RETENTION} and {TRANSFERS.claimable(me="$13")}
+            and {TRANSFERS.has_same_fence()}
     )
 )
 insert into storage_transfers (
@@ -125,17 +126,18 @@ returning {_COLUMNS}
 _CLAIM_SAME = f"""
 update storage_transfers set {TRANSFERS.claimed("$2")}
 where digest = any($1::bytea[]) and ended_at is null and {TRANSFERS.claimable(me="$2")} and ($3 or owner is null)
+    and {TRANSFERS.has_same_fence()}
 returning {_COLUMNS}
 """
 
 # A transfer without an owner waits for the user's next call.
 _CLAIM_ORPHAN = f"""
 update storage_transfers set {TRANSFERS.claimed("$1")}
-where id in (
+where id = (
     select id from storage_transfers
     where ended_at is null and owner is not null and {TRANSFERS.claimable(me="$1")}
     order by started_at limit 1 for update skip locked
-)
+) and {TRANSFERS.has_same_fence()}
 returning {_COLUMNS}
 """
 

@@ -87,7 +87,7 @@ _COLUMNS = """id, client_uuid, username, is_admin, scheme, path, size_bytes, par
 # `touched_at` is `infinity` while a process writes. After that, it is the time at which the process stopped.
 WRITES = OwnedTable("unfinished_writes", lease="touched_at", past="now()")
 PART_UPLOADS = OwnedTable("part_uploads", lease="claimed_until")
-PARTS = OwnedTable("part_upload_parts", key="(upload_id || ' ' || index)", lease="claimed_until")
+PARTS = OwnedTable("part_upload_parts", key=("upload_id", "index"), lease="claimed_until")
 
 _LAST_SIGN = """case when {of}.touched_at < 'infinity' then {of}.touched_at
     else coalesce((select heartbeat_at from instances where instances.id = {of}.owner), '-infinity') end"""
@@ -133,7 +133,8 @@ update part_uploads set user_id = null where user_id = $1 and client_uuid = $2 a
 # Programs before 0026 claim uploads whose `claimed_by` is null, and write to those whose `claimed_by` is their own.
 _CLAIM = f"""
 update part_uploads set {PART_UPLOADS.claimed("$2")}, claimed_by = gen_random_uuid()
-where id = $1 and user_id is not null and {PART_UPLOADS.claimable(me="$2")} returning fence
+where id = $1 and user_id is not null and {PART_UPLOADS.claimable(me="$2")} and {PART_UPLOADS.has_same_fence()}
+returning fence
 """
 _FENCED = "id = $1 and owner = $2 and fence = $3"
 _RELEASED = f"{PART_UPLOADS.released}, claimed_by = null"
@@ -145,6 +146,7 @@ _RECORD_RESULT = f"update part_uploads set result = $4, state = 'done', {_RELEAS
 _RETIRE = f"""
 update part_uploads set user_id = null
 where id = $1 and (expires_at < now() or user_id is null) and {PART_UPLOADS.claimable(me="$2")}
+    and {PART_UPLOADS.has_same_fence()}
 """
 
 # The row stays after a release, so that each claim of a part has another fence.
@@ -152,7 +154,7 @@ _CLAIM_PART = f"""
 insert into part_upload_parts as part (upload_id, index, owner, fence, claimed_until, claimed_by)
 select id, $2, $3, 1, 'infinity', gen_random_uuid() from part_uploads where id = $1 and state = 'open'
 on conflict (upload_id, index) do update set {PARTS.claimed("excluded.owner", "part")}, claimed_by = excluded.claimed_by
-    where part.sha256 is null and {PARTS.claimable("part", me="excluded.owner")}
+    where part.sha256 is null and {PARTS.claimable("part", me="excluded.owner")} and {PARTS.has_same_fence("part")}
 returning fence
 """
 _PART_FENCED = "upload_id = $1 and index = $2 and owner = $3 and fence = $4 and sha256 is null"

@@ -31,7 +31,7 @@ class UnfinishedTable:
     table: TableName
 
 
-ORPHANS = OwnedTable("import_leftovers", key="""(statement_id || ' ' || "table")""", lease="claimed_until")
+ORPHANS = OwnedTable("import_leftovers", key=("statement_id", '"table"'), lease="claimed_until")
 
 _ABANDONED = f"""
 select statement_id, user_id, connector, database, "table" from import_leftovers as unfinished
@@ -43,7 +43,8 @@ order by made_at limit $2
 
 _CLAIM = f"""
 update import_leftovers set {ORPHANS.claimed("$3")}
-where statement_id = $1 and "table" = $2 and {ORPHANS.claimable(me="$3")} returning fence
+where statement_id = $1 and "table" = $2 and {ORPHANS.claimable(me="$3")} and {ORPHANS.has_same_fence()}
+returning fence
 """
 _FENCED = 'statement_id = $1 and "table" = $2 and owner = $3 and fence = $4'
 _RELEASE = f"update import_leftovers set {ORPHANS.released} where {_FENCED}"

@@ -34,8 +34,6 @@ T = TypeVar("T")
 
 _CHECK_EVERY_S = 1.0
 _RETRY_AFTER_S = 1.0
-_MIN_TIMEOUT_S = 3.0
-_FIRST_TIMEOUT_S = 30.0
 
 RECORD_RETENTION = timedelta(days=1)
 """How long the record of a process that has died is kept."""
@@ -64,8 +62,8 @@ class OwnedTable:
     """
 
     name: str
-    key: str = "id"
-    """The columns that identify a row, as an SQL expression."""
+    key: tuple[str, ...] = ("id",)
+    """The columns that identify a row. In texts, their values are separated by blanks."""
     lease: str = "lease_until"
     active: str = "true"
     """SQL condition that every row with an owner meets, so that an index finds them."""
@@ -90,6 +88,17 @@ class OwnedTable:
         """
         return f"({self.is_owned(alias, me=me)} is not true)"
 
+    def has_same_fence(self, alias: str = "") -> str:
+        """SQL condition of claims: no process has claimed the row since the query began.
+
+        While a query waits for a lock, another process may start and claim the row. PostgreSQL then checks the
+        conditions again for the changed row, but reads `instances` as it was when the query began. So the new owner
+        would count as dead.
+        """
+        row = alias or self.name
+        is_same_row = " and ".join(f"earlier.{column} = {row}.{column}" for column in self.key)
+        return f"{row}.fence = (select earlier.fence from {self.name} as earlier where {is_same_row})"
+
     def claimed(self, owner: str, alias: str = "") -> str:
         """SQL assignments that make `owner`, an SQL expression, the row's owner."""
         return f"owner = {owner}, fence = {alias or self.name}.fence + 1, {self.lease} = 'infinity'"
@@ -100,16 +109,21 @@ class OwnedTable:
         return f"owner = null, {self.lease} = {self.past}"
 
     @property
+    def _text_key(self) -> str:
+        values = " || ' ' || ".join(self.key)
+        return f"({values})::text"
+
+    @property
     def owned_rows(self) -> str:
         """Query of the name, key and fence of the rows that the process $1 owns."""
-        return f"""select '{self.name}' as name, {self.key}::text as key, fence from {self.name}
+        return f"""select '{self.name}' as name, {self._text_key} as key, fence from {self.name}
             where {self.active} and {self.lease} = 'infinity' and owner = $1"""
 
     @property
     def expire(self) -> str:
         """Update that ends the claim of the process $1 on the row with the key $2 and the fence $3."""
         return f"""update {self.name} set {self.lease} = {self.past}, fence = fence + 1
-            where {self.active} and {self.lease} = 'infinity' and owner = $1 and {self.key}::text = $2 and fence = $3"""
+            where {self.active} and {self.lease} = 'infinity' and owner = $1 and {self._text_key} = $2 and fence = $3"""
 
     @property
     def expire_leases(self) -> str:
@@ -152,7 +166,7 @@ class Ownership:
         self._lease = lease
         self._every_s = min(heartbeat or lease, lease / 3).total_seconds()
         # Several connections of the pool may be dead, e.g. after a failover, so there is time for several attempts.
-        self._timeout_s = max(self._every_s / 3, min(self._every_s, _MIN_TIMEOUT_S))
+        self._timeout_s = max(self._every_s / 3, 1)
         self._clock = clock
         self._current_until = float("-inf")
         self._takes_over_from = float("-inf")
@@ -233,7 +247,7 @@ class Ownership:
         name = f"{socket.gethostname()}-{os.getpid()}"
         values = (self.id, role.value, name, __version__, load.running, load.capacity, RECORD_RETENTION, self._lease)
         try:
-            async with asyncio.timeout(self._timeout_s if self._last_beat else _FIRST_TIMEOUT_S):
+            async with asyncio.timeout(self._timeout_s):
                 await self._database.execute(_BEAT, *values)
         except (DatabaseUnavailable, TimeoutError) as error:
             if not self.is_current:

@@ -10,7 +10,7 @@ from queryserver.platform.database import Database, Row
 from queryserver.platform.ownership import OwnedTable
 
 SESSIONS = OwnedTable("sessions", active="closed_at is null")
-ENGINE_OWNERS = OwnedTable("engine_owners", key="connector")
+ENGINE_OWNERS = OwnedTable("engine_owners", key=("connector",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ select id from sessions where owner = $1 and closed_at is not null and id in (
 _HOLD = f"""
 insert into engine_owners as held (connector, owner, fence, lease_until) values ($1, $2, 1, 'infinity')
 on conflict (connector) do update set {ENGINE_OWNERS.claimed("$2", "held")}
-    where held.owner = $2 or {ENGINE_OWNERS.claimable("held", me="$2")}
+    where held.owner = $2 or {ENGINE_OWNERS.claimable("held", me="$2")} and {ENGINE_OWNERS.has_same_fence("held")}
 returning true
 """
 
@@ -206,7 +206,7 @@ class SessionRecords:
         """Close the sessions of processes that are not alive, except `owner`. Return their number."""
         return await self._database.execute(
             f"""update sessions set closed_at = now(), sealed_credentials = null
-            where {SESSIONS.active} and {SESSIONS.claimable(me="$1")}""",
+            where {SESSIONS.active} and {SESSIONS.claimable(me="$1")} and {SESSIONS.has_same_fence()}""",
             owner,
         )
 

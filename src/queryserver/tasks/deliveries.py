@@ -162,7 +162,7 @@ on conflict (key) do update set content = excluded.content
 _RECEIVER = "coalesce(substring({of}.recipient from '^https?://[^/?#]+'), {of}.recipient)"
 """SQL expression: the email address, or the scheme and host of a webhook URL."""
 
-DELIVERIES = OwnedTable("deliveries", key="key", lease="claimed_until", active="next_try_at is not null")
+DELIVERIES = OwnedTable("deliveries", key=("key",), lease="claimed_until", active="next_try_at is not null")
 
 # Each receiver gets one delivery at a time, so a slow receiver occupies a single slot. The update repeats the check
 # for each row, because another worker may have claimed it since `turns` was read.
@@ -181,7 +181,7 @@ where key in (
     select key from deliveries
     where key in (select key from turns) and next_try_at <= now() and {DELIVERIES.claimable(me="$1")}
     order by next_try_at limit $2 for update skip locked
-)
+) and {DELIVERIES.has_same_fence()}
 returning key, kind, recipient, content, tries, now() as moment, owner, fence
 """
 

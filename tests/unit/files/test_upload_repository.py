@@ -7,6 +7,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from tests.fixtures.database import PATIENT
+from tests.fixtures.owners import result_of_late_claim
 
 from queryserver.files.model import (
     EntryKind,
@@ -21,6 +22,7 @@ from queryserver.files.model import (
 from queryserver.files.protocol import PartPlan, StoredPart
 from queryserver.files.repository import TransferRecords
 from queryserver.files.upload_repository import (
+    PARTS,
     NewUpload,
     PartUpload,
     PartUploads,
@@ -128,6 +130,17 @@ async def test_upload_is_claimed_once_until_its_release_or_the_death_of_the_proc
     async with heir.holding(upload.id, fence):
         assert await heir.claim(upload.id) is None
     assert await heir.claim(upload.id) == 4
+
+
+async def test_part_claimed_by_a_process_that_starts_is_not_claimed_by_an_earlier_query(
+    database: Database, uploads: PartUploads
+) -> None:
+    upload = await opened(uploads, new(await user(database)))
+    fence = await uploads.claim_part(upload.id, 0)
+    await died(database)
+    other = await process(database, "two")
+    assert await result_of_late_claim(database, PARTS, other.claim_part(upload.id, 0)) is None
+    assert await database.value("select fence from part_upload_parts") == (fence or 0) + 1
 
 
 @pytest.mark.parametrize("ends", ["released", "died"])

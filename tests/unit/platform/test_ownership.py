@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 from tests.fixtures.database import PATIENT
+from tests.fixtures.owners import AFTER_LOCK, NEW, result_of_late_claim
 from tests.timing import until
 
 from queryserver.errors.base import DatabaseUnavailable
@@ -16,7 +17,12 @@ from queryserver.platform.roles import Role
 LEASE = timedelta(seconds=30)
 OPERATIONS = OwnedTable("storage_operations", active="state = 'running'")
 CLAIM = f"""update storage_operations set {OPERATIONS.claimed("$2")}
-    where id = $1 and {OPERATIONS.claimable(me="$2")} returning fence"""
+    where id = $1 and {OPERATIONS.claimable(me="$2")} and {OPERATIONS.has_same_fence()} returning fence"""
+CLAIM_FREE = f"""update storage_operations set {OPERATIONS.claimed("$2")}
+    where id in (
+        select id from storage_operations where id = $1 and {OPERATIONS.claimable(me="$2")}
+        limit {AFTER_LOCK.format(limit=1)} for update skip locked
+    ) and {OPERATIONS.has_same_fence()} returning fence"""
 WRITE = "update storage_operations set done = done + 1 where id = $1 and owner = $2 and fence = $3"
 ROW = "00000000-0000-4000-8000-000000000001"
 
@@ -84,6 +90,17 @@ async def test_row_is_claimed_once_if_two_processes_start_at_once(database: Data
 
     fences = await asyncio.gather(*map(started, owners))
     assert [fence for fence in fences if fence is not None] == [1]
+
+
+@pytest.mark.parametrize("claim", [CLAIM, CLAIM_FREE], ids=["update", "for update"])
+async def test_row_claimed_by_a_process_that_starts_is_not_claimed_by_an_earlier_query(
+    database: Database, claim: str
+) -> None:
+    two = Ownership(database, lease=LEASE)
+    await two.beat(Role.SERVER, Load())
+    late = database.value(claim, ROW, two.id)
+    assert await result_of_late_claim(database, OPERATIONS, late, locks_rows=claim is CLAIM) is None
+    assert await database.value("select owner from storage_operations where id = $1", ROW) == NEW
 
 
 async def test_owner_whose_heartbeat_is_too_old_can_no_longer_write(database: Database) -> None:
