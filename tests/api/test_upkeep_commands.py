@@ -211,11 +211,12 @@ async def test_closed_session_is_held_until_its_last_statement_ends(served: Api)
     await served.database.execute("update sessions set closed_at = now() where id = $1", session)
     records = SessionRecords(served.database)
     owner = await served.database.value("select owner from sessions where id = $1", session)
-    assert await records.still_owned(owner=owner) == [session]
-    assert await records.still_owned(owner="another") == []
+    assert await records.still_owned([session], owner=owner) == [session]
+    assert await records.still_owned([session], owner="another") == []
+    assert await records.still_owned([], owner=owner) == []
     await ana.on(operation, "cancel_statement")
     await ana.ended(operation)
-    assert await records.still_owned(owner=owner) == []
+    assert await records.still_owned([session], owner=owner) == []
 
 
 @pytest.mark.platform(58)

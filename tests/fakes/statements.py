@@ -450,7 +450,7 @@ class MemorySessions:
         await self._reached("close_unused")
         return self.open_records.pop(session_id, None) is not None
 
-    async def still_owned(self, *, owner: str) -> Sequence[int]:
+    async def still_owned(self, recorded: Sequence[int], *, owner: str) -> Sequence[int]:
         await self._reached("still_owned")
         return [one.id for one in self.open_records.values() if one.owner == owner]
 

@@ -400,7 +400,7 @@ class Runner:
                         self.metrics.leases_lost.inc()
                     self.statements.cancel(statement_id)
         recorded = self.sessions.recorded_ids()
-        await self.sessions.reconcile(recorded, await self.session_records.still_owned(owner=self.owner))
+        await self.sessions.reconcile(recorded, await self.session_records.still_owned(recorded, owner=self.owner))
         await self.data.check()
 
     async def _end_disabled(self) -> None:

@@ -71,12 +71,12 @@ where id = $1 and closed_at is null and last_used_at <= now() - $2::interval and
 )
 """
 
-# Also returns closed sessions that have active statements: a statement submitted while its session was being closed
-# must not end with the session.
+# Also returns those of the sessions $2 that are closed but have active statements: a statement submitted while its
+# session was being closed must not end with the session.
 _STILL_OWNED = f"""
 select id from sessions where owner = $1 and {SESSIONS.active} and lease_until = 'infinity' union all
-select id from sessions where owner = $1 and closed_at is not null and id in (
-    select session_id from statements where state in ('waiting', 'running')
+select id from sessions where owner = $1 and closed_at is not null and id = any($2::bigint[]) and exists (
+    select from statements where session_id = sessions.id and state in ('waiting', 'running')
 )
 """
 
@@ -198,9 +198,11 @@ class SessionRecords:
         """Close an unused session. Return False if it is already closed, was used since, or has active statements."""
         return await self._database.execute(_CLOSE_UNUSED, session_id, unused_since) == 1
 
-    async def still_owned(self, *, owner: str) -> Sequence[int]:
-        """Return the ids of `owner`'s open sessions, and of its closed sessions that still have active statements."""
-        return [row["id"] for row in await self._database.fetch(_STILL_OWNED, owner)]
+    async def still_owned(self, recorded: Sequence[int], *, owner: str) -> Sequence[int]:
+        """Return the ids of `owner`'s open sessions, and of those in `recorded` that are closed but have active
+        statements.
+        """
+        return [row["id"] for row in await self._database.fetch(_STILL_OWNED, owner, list(recorded))]
 
     async def close_lost(self, *, owner: str) -> int:
         """Close the sessions of processes that are not alive, except `owner`. Return their number."""
