@@ -266,7 +266,7 @@ class OpenSessions:
         try:
             await self._close_record(session_id)
         except errors.DatabaseUnavailable:
-            log.warning("record of a closed session remains open until the next heartbeat", session=session_id)
+            log.warning("record of a closed session remains open until the next check", session=session_id)
         return True
 
     async def _drop_all(self, sessions: Iterable[OpenSession], is_due: Callable[[OpenSession], bool]) -> None:
