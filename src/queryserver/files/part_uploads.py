@@ -102,6 +102,14 @@ _CLAIM_WAIT_S = 30.0
 _DIGEST_DIFFERS = "The SHA-256 of the joined file does not match the SHA-256 in the request."
 
 
+@dataclass(frozen=True, slots=True)
+class ClaimedUpload:
+    upload: PartUpload
+    fence: int
+    lapses: int
+    """The value of `PartUploads.lapses` before the claim."""
+
+
 class UploadJoiner:
     """Looks up and claims uploads, and joins their parts into the target file."""
 
@@ -120,17 +128,15 @@ class UploadJoiner:
         return upload
 
     @asynccontextmanager
-    async def claimed(self, caller: Caller, client_uuid: UUID) -> AsyncGenerator[tuple[PartUpload, int]]:
-        """Yield the upload and the fence of an exclusive claim on it, which is released on exit. Raises
-        OperationInProgress.
-        """
+    async def claimed(self, caller: Caller, client_uuid: UUID) -> AsyncGenerator[ClaimedUpload]:
+        """Yield the upload with an exclusive claim on it, which is released on exit. Raises OperationInProgress."""
         async for _ in attempts(_CLAIM_WAIT_S):
-            upload = await self.find(caller, client_uuid)
+            upload, lapses = await self.find(caller, client_uuid), self._records.lapses
             fence = await self._records.claim(upload.id)
             if fence is not None:
                 async with self._records.holding(upload.id, fence):
                     # The previous claimant may have changed the upload, so read it again.
-                    yield await self.find(caller, client_uuid), fence
+                    yield ClaimedUpload(await self.find(caller, client_uuid), fence, lapses)
                 return
         raise errors.OperationInProgress("Another request is processing this upload.")
 
@@ -141,7 +147,8 @@ class UploadJoiner:
         OperationInProgress, and the errors of `Storage.join_parts`.
         """
         _require_all(await self.find(caller, client_uuid))
-        async with self.claimed(caller, client_uuid) as (upload, fence):
+        async with self.claimed(caller, client_uuid) as claimed:
+            upload = claimed.upload
             if upload.result is not None:
                 return upload
             _require_all(upload)
@@ -150,8 +157,8 @@ class UploadJoiner:
                 raise errors.VerificationFailed(
                     "The SHA-256 of the received bytes does not match the SHA-256 in the request."
                 )
-            entry = await self._join(self._stores.location(caller, upload.terms.target), upload, sha256)
-            await self.record_file(upload, fence, entry)
+            entry = await self._join(self._stores.location(caller, upload.terms.target), claimed, sha256)
+            await self.record_file(upload, claimed.fence, entry)
         return await self.find(caller, client_uuid)
 
     async def record_file(self, upload: PartUpload, fence: int, entry: FileStatus) -> None:
@@ -178,7 +185,12 @@ class UploadJoiner:
         if not may_leave_files:
             await self._orphans.end(upload.id)
 
-    async def _join(self, location: Location, upload: PartUpload, sha256: bytes | None) -> FileStatus:
+    async def require(self, claimed: ClaimedUpload) -> None:
+        """Raise part_conflict if another process has claimed the upload."""
+        await self._records.require(claimed.upload.id, claimed.fence, since=claimed.lapses)
+
+    async def _join(self, location: Location, claimed: ClaimedUpload, sha256: bytes | None) -> FileStatus:
+        upload = claimed.upload
         storage, terms, plan = location.storage, upload.terms, upload.terms.plan
         if upload.staging is None:
             return await storage.write(plan.path, empty_body(), overwrite=terms.overwrite, size_bytes=0)
@@ -186,11 +198,13 @@ class UploadJoiner:
         is_known = sha256 is None or plan.parts == 1
         if not is_known and isinstance(storage, ReadableParts):
             if await sha256_of(storage.read_parts(plan, upload.staging, parts), self._threads) != sha256:
+                await self.require(claimed)
                 await storage.discard_parts(plan, upload.staging)
                 await self._records.forget(upload.id)
                 raise errors.VerificationFailed(_DIGEST_DIFFERS)
             is_known = True
         replaces = not is_known and await location.find() is not None
+        await self.require(claimed)
         entry = await storage.join_parts(plan, upload.staging, parts, overwrite=terms.overwrite)
         if not is_known:
             await self._check_joined(storage, upload, entry, sha256, replaces=replaces)
@@ -248,6 +262,7 @@ class PartWriter:
         self._location = location
         self._upload = upload
         self._request = part_request
+        self._lapses = 0
 
     async def receive(self, content: AsyncGenerator[bytes], threads: Executor) -> None:
         """Store the part. If it has already been received, only compare the digests.
@@ -270,11 +285,14 @@ class PartWriter:
                         f"Part {part_request.index} was already received with different contents."
                     )
                 return
-            async with self._records.holding_part(self._upload.id, part_request.index, fence):
+            async with (
+                self._records.holding_part(self._upload.id, part_request.index, fence),
+                aclosing(self._while_owned(fence, pieces)) as owned_pieces,
+            ):
                 if staging is not None:
-                    stored = await self._location.storage.write_part(plan, staging, part_request.index, pieces)
+                    stored = await self._location.storage.write_part(plan, staging, part_request.index, owned_pieces)
                 elif part_request.is_whole:
-                    await self._write_whole(pieces)
+                    await self._write_whole(fence, owned_pieces)
                     stored = StoredPart(part_request.index, checked.size_bytes, "")
                 else:
                     # An empty file has no staging area, even if it is uploaded in parts, so there is nothing to store.
@@ -290,24 +308,42 @@ class PartWriter:
         async for _ in attempts(_PART_CLAIM_WAIT_S):
             if index in upload.received_parts or upload.result is not None:
                 return None
+            self._lapses = self._records.lapses
             fence = await self._records.claim_part(upload.id, index)
             if fence is not None:
                 return fence
             upload = await self._joiner.find(self._caller, upload.client_uuid)
         raise errors.OperationInProgress(f"Part {index} is being received over another connection.")
 
-    async def _write_whole(self, pieces: AsyncGenerator[bytes]) -> None:
+    async def _while_owned(self, fence: int, pieces: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+        """Yield the pieces. Raises part_conflict as soon as another process has claimed the part.
+
+        Otherwise, a process that continues after a pause would overwrite what the other one has stored. The store
+        completes a whole file after the last piece, so this also checks at the end.
+        """
+        async for piece in pieces:
+            await self._require(fence)
+            yield piece
+        await self._require(fence)
+
+    async def _require(self, fence: int) -> None:
+        """Raise part_conflict if another process has claimed the part."""
+        upload_id, index = self._upload.id, self._request.index
+        self._lapses = await self._records.require(upload_id, fence, index=index, since=self._lapses)
+
+    async def _write_whole(self, fence: int, pieces: AsyncGenerator[bytes]) -> None:
         """Write a part that contains the whole file directly to the target, without a staging area."""
         upload, plan = self._upload, self._upload.terms.plan
-        async with self._joiner.claimed(self._caller, upload.client_uuid) as (_, fence):
+        async with self._joiner.claimed(self._caller, upload.client_uuid) as claimed:
             try:
                 entry = await self._location.storage.write(
                     plan.path, pieces, overwrite=upload.terms.overwrite, size_bytes=plan.size_bytes
                 )
             except errors.QueryServerError as error:
+                await self._require(fence)  # otherwise, the upload is left to the process that has claimed it
                 await self._joiner.forget_failed(upload, error)
                 raise
-            await self._joiner.record_file(upload, fence, entry)
+            await self._joiner.record_file(upload, claimed.fence, entry)
 
     async def _record_part(self, fence: int, part: ReceivedPart) -> None:
         upload = self._upload
@@ -448,7 +484,9 @@ class PartUploading:
         target = (await self._joiner.find(caller, client_uuid)).terms.target
         location = self._stores.location(caller, target)
         with self._audit.event(caller, "storage.upload.discard", target):
-            async with self._joiner.claimed(caller, client_uuid) as (upload, _):
+            async with self._joiner.claimed(caller, client_uuid) as claimed:
+                upload = claimed.upload
+                await self._joiner.require(claimed)
                 if upload.staging is not None and upload.result is None:
                     await location.storage.discard_parts(upload.terms.plan, upload.staging)
                 await self._records.forget(upload.id)

@@ -13,7 +13,7 @@ import structlog
 from pydantic import TypeAdapter
 
 from queryserver.errors.base import DatabaseUnavailable, QueryServerError
-from queryserver.errors.files import DirectoryNotEmpty, StorageError, StorageNotConfigured
+from queryserver.errors.files import DirectoryNotEmpty, StorageError, StorageNotConfigured, part_conflict
 from queryserver.files.access import Caller, Stores
 from queryserver.files.model import FileStatus, Scheme, StoragePath, StorageUser
 from queryserver.files.protocol import PartPlan, StoredPart, UnlistedUploads
@@ -273,6 +273,30 @@ class PartUploads:
                 yield
             finally:
                 await self._ownership.release(_RELEASE, upload_id, self._owner, fence)
+
+    @property
+    def lapses(self) -> int:
+        """How often this process may have counted as dead (`Ownership.lapses`)."""
+        return self._ownership.lapses
+
+    async def require(self, upload_id: UUID, fence: int, *, index: int | None = None, since: int) -> int:
+        """Raise part_conflict if another process has claimed the upload, or its part `index`.
+
+        Call this before anything that cannot be undone. `since` is the value of `lapses` before the claim, or the
+        result of the previous call. Queries the database only if this process may have counted as dead since then.
+        Raises DatabaseUnavailable.
+        """
+        if not self._ownership.has_lapsed(since):
+            return since
+        await self._ownership.require_current()
+        lapses = self._ownership.lapses
+        if index is None:
+            query, key = f"select true from part_uploads where {_FENCED}", (upload_id,)
+        else:
+            query, key = f"select true from part_upload_parts where {_PART_FENCED}", (upload_id, index)
+        if not await self._database.value(query, *key, self._owner, fence):
+            raise part_conflict(f"Another request took over {'this upload' if index is None else f'part {index}'}.")
+        return lapses
 
     async def record_staging(self, upload_id: UUID, fence: int, staging: str) -> bool:
         """Record the staging area and release the claim. Return False if the claim was lost."""

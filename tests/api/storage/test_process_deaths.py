@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,11 +17,12 @@ from tests.api.storage.conftest import storage_settings
 
 from queryserver.errors.base import DatabaseUnavailable, QueryServerError
 from queryserver.errors.files import OperationInProgress, StorageError
+from queryserver.files import part_uploads
 from queryserver.files.access import Caller as Acting
-from queryserver.files.model import ClaimedTransfer, StoragePath, Transfer, TransferKind, TransferState
+from queryserver.files.model import ClaimedTransfer, ExtensionRules, StoragePath, Transfer, TransferKind, TransferState
 from queryserver.files.moves import Transfers, final_body
 from queryserver.files.operations import LongOperations, Progress, Work
-from queryserver.files.part_uploads import UploadJoiner
+from queryserver.files.part_uploads import CompletionRequest, PartRequest, PartUploading, UploadJoiner
 from queryserver.files.protocol import PartPlan
 from queryserver.files.repository import OperationRecords, TransferRecords
 from queryserver.files.transfer_steps import TransferResult
@@ -34,6 +35,7 @@ from queryserver.files.upload_repository import (
     UnfinishedWrites,
     UploadTerms,
 )
+from queryserver.files.uploads import UploadRules
 from queryserver.identity.model import User
 from queryserver.platform.ownership import Load, Ownership
 from queryserver.platform.roles import Role
@@ -59,7 +61,8 @@ class Site:
         """Create a temporary file as an upload does."""
         staged = self.shared / STAGED
         staged.write_bytes(b"part of a file")
-        os.utime(staged, (time.time() - age_s,) * 2)
+        modified = time.time() - age_s
+        os.utime(staged, (modified, modified))
         return staged
 
     async def process(self, name: str, clock: Callable[[], float] = time.monotonic) -> Ownership:
@@ -285,3 +288,140 @@ class TestTakeOver:
         else:
             assert await site.transfers(process).claim_unfinished(1, TransferKind.MOVE, path, [path]) is None
         assert await database.value("select alive_until > now() from instances where id = 'first'")
+
+
+class Body:
+    """A request body that arrives in two pieces. The second one arrives once `may_end` is set."""
+
+    def __init__(self, first: bytes, second: bytes) -> None:
+        self._pieces = first, second
+        self.has_begun, self.may_end = asyncio.Event(), asyncio.Event()
+
+    async def pieces(self) -> AsyncGenerator[bytes]:
+        yield self._pieces[0]
+        self.has_begun.set()
+        await self.may_end.wait()
+        yield self._pieces[1]
+
+
+async def body(content: bytes) -> AsyncGenerator[bytes]:
+    yield content
+
+
+@dataclass(slots=True)
+class Clock:
+    now: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TwoServers:
+    """An upload that two servers receive. The first one is paused in the meantime, until the other has claimed it."""
+
+    site: Site
+    client_uuid: UUID
+    paused: Ownership
+    first: PartUploading
+    second: PartUploading
+
+    clock: Clock
+
+    async def pause(self) -> None:
+        """Let the first server count as dead. Its next check sends a heartbeat."""
+        await self.site.last_heartbeat(self.paused, 3600)
+        self.clock.now += LEASE.total_seconds()
+
+    def request(self, index: int = 0, *, parts: int = 2) -> PartRequest:
+        directory = self.site.path("f.csv").parent
+        offset, part_bytes = 4 * index, 4 if parts else None
+        return PartRequest(self.client_uuid, directory, "f.csv", index, offset, 8, parts, part_bytes, overwrite=True)
+
+    def written(self) -> bytes:
+        return (self.site.shared / "f.csv").read_bytes()
+
+
+class TestUploadByTwoServers:
+    @pytest.fixture
+    async def servers(self, site: Site) -> AsyncIterator[TwoServers]:
+        clock, storage, database = Clock(), site.api.services.storage, site.api.database
+        paused, heir = await site.process("paused", clock=lambda: clock.now), await site.process("heir")
+        rules = UploadRules(storage.stores, ExtensionRules())
+        with ThreadPoolExecutor(2) as threads:
+            first, second = [
+                PartUploading(
+                    storage.stores, PartUploads(database, one), rules, storage.orphans, storage.audit, threads
+                )
+                for one in (paused, heir)
+            ]
+            yield TwoServers(site, uuid4(), paused, first, second, clock)
+
+    @pytest.mark.parametrize("beats", [True, False])
+    async def test_paused_server_does_not_overwrite_a_part_that_another_has_received(
+        self, servers: TwoServers, beats: bool
+    ) -> None:
+        ana, old = servers.site.ana, Body(b"o", b"ld!")
+        await servers.second.receive(ana, servers.request(1), body(b"TAIL"))
+        first = asyncio.create_task(servers.first.receive(ana, servers.request(0), old.pieces()))
+        await asyncio.wait_for(old.has_begun.wait(), 30)
+        await servers.pause()
+        await servers.second.receive(ana, servers.request(0), body(b"NEW!"))
+        if beats:
+            await servers.paused.beat(Role.SERVER, Load())
+        old.may_end.set()
+        with pytest.raises(QueryServerError, match="took over part 0"):
+            await first
+        await servers.second.complete(ana, servers.client_uuid, CompletionRequest())
+        assert servers.written() == b"NEW!TAIL"
+
+    async def test_paused_server_does_not_replace_a_whole_file_that_another_has_received(
+        self, servers: TwoServers
+    ) -> None:
+        ana, old = servers.site.ana, Body(b"old", b" file")
+        request = servers.request(parts=0)
+        first = asyncio.create_task(servers.first.receive(ana, request, old.pieces()))
+        await asyncio.wait_for(old.has_begun.wait(), 30)
+        await servers.pause()
+        received = await servers.second.receive(ana, request, body(b"new file"))
+        assert received.result is not None
+        old.may_end.set()
+        with pytest.raises(QueryServerError, match="took over part 0"):
+            await first
+        assert servers.written() == b"new file"
+        assert (await servers.second.state(ana, servers.client_uuid)).result == received.result
+
+    async def test_paused_server_that_was_not_replaced_receives_the_rest(self, servers: TwoServers) -> None:
+        ana, slow = servers.site.ana, Body(b"new", b" file")
+        first = asyncio.create_task(servers.first.receive(ana, servers.request(parts=0), slow.pieces()))
+        await asyncio.wait_for(slow.has_begun.wait(), 30)
+        await servers.pause()
+        slow.may_end.set()
+        assert (await first).result is not None
+        assert servers.written() == b"new file"
+
+    @pytest.mark.parametrize("is_same", [True, False])
+    async def test_paused_server_neither_joins_nor_discards_parts_that_another_has_joined(
+        self, servers: TwoServers, monkeypatch: pytest.MonkeyPatch, is_same: bool
+    ) -> None:
+        ana, digest = servers.site.ana, b"x" * 32
+        for index, content in enumerate((b"new ", b"file")):
+            await servers.second.receive(ana, servers.request(index), body(content))
+        is_reading, may_end = asyncio.Event(), asyncio.Event()
+
+        async def sha256_of(content: AsyncGenerator[bytes], _: object) -> bytes:
+            await content.aclose()
+            is_reading.set()
+            await may_end.wait()
+            return digest if is_same else b"y" * 32
+
+        monkeypatch.setattr(part_uploads, "sha256_of", sha256_of)
+        first = asyncio.create_task(
+            servers.first.complete(ana, servers.client_uuid, CompletionRequest(), sha256=digest)
+        )
+        await asyncio.wait_for(is_reading.wait(), 30)
+        await servers.pause()
+        joined = await servers.second.complete(ana, servers.client_uuid, CompletionRequest())
+        assert joined.result is not None
+        may_end.set()
+        with pytest.raises(QueryServerError, match="took over this upload"):
+            await first
+        assert servers.written() == b"new file"
+        assert (await servers.second.state(ana, servers.client_uuid)).result == joined.result
