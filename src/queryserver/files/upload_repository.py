@@ -428,7 +428,7 @@ async def attempts(within_s: float) -> AsyncGenerator[None]:
 _BATCH = 500
 _AGE_TOLERANCE = timedelta(minutes=15)
 """A write may modify its files up to this long after the last heartbeat of its process."""
-_WRITES_AFTER_HEARTBEAT = timedelta(seconds=60)
+_WRITES_AFTER_HEARTBEAT = timedelta(seconds=30)
 """A process that crashes may have written its files up to this long after its last heartbeat."""
 _SWEEP_EVERY_S = 30.0
 _DEAD_AFTER: Sequence[tuple[timedelta, Sequence[Scheme]]] = (
@@ -436,7 +436,7 @@ _DEAD_AFTER: Sequence[tuple[timedelta, Sequence[Scheme]]] = (
     # In these stores, unfinished files keep their creation time, and earlier versions renew records every 5 minutes.
     (timedelta(minutes=6), (Scheme.HDFS, Scheme.OFS)),
 )
-"""By scheme, the age at which files of dead processes are removed."""
+"""By scheme, the time without a heartbeat after which the files of a dead process are removed."""
 
 
 class OrphanSweep:
@@ -523,7 +523,7 @@ class OrphanSweep:
 
         async def sweep_earlier_writes() -> None:
             since = timedelta(seconds=time.monotonic() - started_at)
-            await self._sweep(since, timedelta(0), tuple(Scheme))
+            await self._sweep(since, since, tuple(Scheme))
 
         await now_and_every(_SWEEP_EVERY_S, self.sweep_dead, first=sweep_earlier_writes if alone else self.sweep_dead)
 
@@ -531,11 +531,14 @@ class OrphanSweep:
         """Remove the orphaned files of processes that have died. Return the number of swept directories."""
         if not self._writes.may_take_over:
             return 0
-        return sum([await self._sweep(age, _WRITES_AFTER_HEARTBEAT, schemes) for age, schemes in _DEAD_AFTER])
+        # The sweep deletes the record of a write, so no file of the write may be too recent to be removed.
+        return sum(
+            [await self._sweep(after, after - _WRITES_AFTER_HEARTBEAT, schemes) for after, schemes in _DEAD_AFTER]
+        )
 
-    async def _sweep(self, age: timedelta, margin: timedelta, schemes: Sequence[Scheme]) -> int:
-        """Remove files older than `age` of writes whose process gave its last sign of life `age` and `margin` ago."""
-        writes = await self._writes.abandoned(older_than=age + margin, others_within=age, schemes=schemes)
+    async def _sweep(self, after: timedelta, age: timedelta, schemes: Sequence[Scheme]) -> int:
+        """Remove files older than `age` of writes whose process gave its last sign of life longer than `after` ago."""
+        writes = await self._writes.abandoned(older_than=after, others_within=after, schemes=schemes)
         return sum([await self._sweep_directory(write, age) for write in writes])
 
     async def _remove(self, upload: PartUpload) -> bool:

@@ -354,7 +354,7 @@ class Deliveries:
                 await self._fill(kind)
 
     async def _fill(self, kind: DeliveryKind) -> None:
-        if (slots := self._slots[kind]) and self._ownership.is_current:
+        if (slots := self._slots[kind]) and self._ownership.may_take_over:
             self._slots[kind] = 0  # reserved while the claim is in progress
             claimed: Sequence[Delivery] = ()
             lapses = self._ownership.lapses

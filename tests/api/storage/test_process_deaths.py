@@ -157,13 +157,13 @@ class TestTemporaryFiles:
         path = site.path("new.csv")
         write = UnfinishedWrite(uuid4(), path.parent, path.name, site.ana.acting)
         await UnfinishedWrites(site.api.database, crashed).begin(write, is_running=True)
-        await site.last_heartbeat(crashed, 95)
-        staged = site.stage(age_s=85)
+        await site.last_heartbeat(crashed, 80)
+        staged = site.stage(age_s=55)
         assert await storage.orphans.sweep_dead() == 0
         assert staged.exists()
         assert await site.unfinished() == 1, "a later sweep must find the file"
-        await site.last_heartbeat(crashed, 155)
-        site.stage(age_s=145)
+        await site.last_heartbeat(crashed, 91)
+        site.stage(age_s=66)
         assert await storage.orphans.sweep_dead() == 1
         assert not staged.exists()
         assert await site.unfinished() == 0

@@ -352,6 +352,12 @@ async def test_worker_that_was_paused_before_sending_leaves_the_delivery_to_othe
         await fleet.until(is_released)
         await deliveries.round()
         assert now == 31, "it claims nothing until its next heartbeat"
+        await paused.beat(Role.WORKER, Load())
+        await deliveries.round()
+        assert now == 31, "another worker may be sending the delivery, but has not sent its heartbeat yet"
+        now += 15
+        await deliveries.round()
+        assert now == 77
 
 
 async def test_slow_receiver_occupies_one_delivery_slot(fleets: Fleets, desktop: Desktop):
