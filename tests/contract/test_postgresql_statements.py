@@ -11,6 +11,7 @@ from tests.contract.engine_driving import ended, failure, operation, read, run, 
 from tests.contract.postgresql_basis import address_of
 from tests.timing import until
 
+from queryserver.engines import sessions
 from queryserver.engines.postgresql.engine import PostgresqlAddress, PostgresqlEngine
 from queryserver.engines.protocol import Credentials, OperationState, SessionOptions
 from queryserver.engines.sessions import StreamedSession
@@ -254,6 +255,23 @@ async def test_cancel_reaches_a_request_whose_first_rows_wait_to_be_read(session
         await session.cancel(handle)
         assert (await session.poll(handle)).state is OperationState.CANCELED
     assert (await run(session, "SELECT 1")).cell == 1
+
+
+async def test_session_is_lost_if_its_open_transaction_cannot_be_ended(session, monkeypatch):
+    """The rest of a truncated result takes longer than its end may take. Later statements must not run in its
+    transaction, which nobody commits.
+    """
+    monkeypatch.setattr(sessions, "_END_S", 0.1)
+    slow = "SELECT repeat('x', 3000000), CASE WHEN n = 7 THEN pg_sleep(600)::text END FROM generate_series(1, 9) AS n"
+    handle = await session.submit(slow)
+    await ended(session, handle)
+    batches = session.batches(handle)
+    await anext(batches)
+    await until(session.is_alive)  # the next rows have arrived, too
+    await batches.aclose()
+    await session.close(handle)
+    assert not await session.is_alive()
+    assert isinstance(await failure(session, "SELECT 1"), SessionLost)
 
 
 async def test_stopped_result_is_gone_from_server(engine, session):

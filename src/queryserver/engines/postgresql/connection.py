@@ -337,15 +337,22 @@ class PostgresqlStatement(DriverStatement):
         if self._keyword in _CHANGES_ROWS:
             # asyncpg does not expose a portal's command tag, but every changed row was returned.
             self.modified_rows = self._rows_read
-        if self._portal is not None:
-            await self._portal.drop_rest(None if verb == "COMMIT" else self.interrupt)
-        if self._connection.is_closed():
-            return
-        with statement_errors(started=True):
-            if self._owns_transaction:
-                await self._connection.execute(verb)
-            elif self._portal is not None:
-                await self._portal.close()
+        try:
+            if self._portal is not None:
+                await self._portal.drop_rest(None if verb == "COMMIT" else self.interrupt)
+            if self._connection.is_closed():
+                return
+            with statement_errors(started=True):
+                if self._owns_transaction:
+                    await self._connection.execute(verb)
+                elif self._portal is not None:
+                    await self._portal.close()
+        except BaseException:
+            # Otherwise the next statements of the session would run in this transaction, which nobody commits.
+            is_busy = self._portal is not None and self._portal.is_busy
+            if is_busy or (self._owns_transaction and self._connection.is_in_transaction()):
+                self._connection.terminate()
+            raise
 
 
 class _CollectingPortal(Portal):
