@@ -259,7 +259,7 @@ async def test_cancel_reaches_a_request_whose_first_rows_wait_to_be_read(session
 
 async def test_session_is_lost_if_its_open_transaction_cannot_be_ended(session, monkeypatch):
     """The rest of a truncated result takes longer than its end may take. Later statements must not run in its
-    transaction, which nobody commits.
+    transaction, which would never be committed.
     """
     monkeypatch.setattr(sessions, "_END_S", 0.1)
     slow = "SELECT repeat('x', 3000000), CASE WHEN n = 7 THEN pg_sleep(600)::text END FROM generate_series(1, 9) AS n"

@@ -34,6 +34,8 @@ T = TypeVar("T")
 
 _CHECK_EVERY_S = 1.0
 _RETRY_AFTER_S = 1.0
+_MIN_TIMEOUT_S = 3.0
+_FIRST_TIMEOUT_S = 30.0
 
 RECORD_RETENTION = timedelta(days=1)
 """How long the record of a process that has died is kept."""
@@ -166,7 +168,7 @@ class Ownership:
         self._lease = lease
         self._every_s = min(heartbeat or lease, lease / 3).total_seconds()
         # Several connections of the pool may be dead, e.g. after a failover, so there is time for several attempts.
-        self._timeout_s = max(self._every_s / 3, 1)
+        self._timeout_s = max(self._every_s / 3, min(self._every_s, _MIN_TIMEOUT_S))
         self._clock = clock
         self._current_until = float("-inf")
         self._takes_over_from = float("-inf")
@@ -247,7 +249,8 @@ class Ownership:
         name = f"{socket.gethostname()}-{os.getpid()}"
         values = (self.id, role.value, name, __version__, load.running, load.capacity, RECORD_RETENTION, self._lease)
         try:
-            async with asyncio.timeout(self._timeout_s):
+            # A busy database must not keep a process with a short lease from starting.
+            async with asyncio.timeout(self._timeout_s if self._last_beat else _FIRST_TIMEOUT_S):
                 await self._database.execute(_BEAT, *values)
         except (DatabaseUnavailable, TimeoutError) as error:
             if not self.is_current:

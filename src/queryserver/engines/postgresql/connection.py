@@ -348,7 +348,7 @@ class PostgresqlStatement(DriverStatement):
                 elif self._portal is not None:
                     await self._portal.close()
         except BaseException:
-            # Otherwise the next statements of the session would run in this transaction, which nobody commits.
+            # Otherwise the next statements of the session would run in this transaction, which is never committed.
             is_busy = self._portal is not None and self._portal.is_busy
             if is_busy or (self._owns_transaction and self._connection.is_in_transaction()):
                 self._connection.terminate()
