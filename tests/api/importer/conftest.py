@@ -23,14 +23,14 @@ def importer_settings(directory: Path, database_dsn: str, **importer: Any) -> Se
 
 
 @pytest.fixture
-def small_importer(tmp_path: Path, shared_database_dsn: str) -> ImporterOpener:
+def small_importer(tmp_path: Path, database_dsn: str) -> ImporterOpener:
     """A function that opens an application with the given importer settings. Its upload area belongs to this test.
 
     The second call opens another instance with the same upload area.
     """
 
     def opener(**importer: Any) -> AbstractAsyncContextManager[Api]:
-        return open_api(importer_settings(tmp_path, shared_database_dsn, **importer))
+        return open_api(importer_settings(tmp_path, database_dsn, **importer))
 
     return opener
 
