@@ -155,15 +155,20 @@ class StreamedOperation:
         rows, self._first = self._first, ()
         while rows:
             # If the source is no longer open, these are its last rows.
-            if is_ahead := self.source.is_open and self._chunk.rows > 1:
+            is_ahead = self.source.is_open and self._chunk.rows > 1
+            has_few_cells = len(rows) * len(self.source.columns) <= _MAX_INLINE_CELLS
+            is_wide = has_few_cells and self.source.size_bytes(rows) > _MAX_INLINE_BYTES
+            if is_ahead and not is_wide:
                 self._ahead = asyncio.create_task(self._fetch(), name="rows")
-            if self._is_small(rows):
+            if has_few_cells and not is_wide:
                 batch = self.source.read(rows)
             else:
                 batch = await asyncio.get_running_loop().run_in_executor(self._executor, self.source.read, rows)
             rows = ()
             if self.source.is_open:
                 self._chunk.adapt(batch)
+            if is_ahead and is_wide:  # not before `adapt`, because as many rows again might be too many
+                self._ahead = asyncio.create_task(self._fetch(), name="rows")
             for piece in (batch,) if batch.nbytes <= BATCH_BYTES else split_batch(batch, BATCH_BYTES):
                 yield piece
             del batch
@@ -227,10 +232,6 @@ class StreamedOperation:
         if self.source.is_open:
             self._raise_if_stopped()
         return await self.source.fetch(self._chunk.rows)
-
-    def _is_small(self, rows: Sized) -> bool:
-        cells = len(rows) * len(self.source.columns)
-        return cells <= _MAX_INLINE_CELLS and self.source.size_bytes(rows) <= _MAX_INLINE_BYTES
 
     def _raise_if_stopped(self) -> None:
         if self._cancel_requested:

@@ -100,6 +100,32 @@ async def open_operation(executor: Executor) -> AsyncGenerator[Callable[..., Str
         await operation.close()
 
 
+class WideSource(FakeSource):
+    """A source of rows of 32 KiB each. `counts` are the numbers of rows that were asked for."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__(rows)
+        self.row_bytes = 32 * 1024
+        self.counts = list[int]()
+
+    async def fetch(self, count: int) -> Rows:
+        self.counts.append(count)
+        return await super().fetch(count)
+
+    def read(self, rows: Rows) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays([pa.array(["x" * self.row_bytes for _ in rows])], names=["a"])
+
+
+async def test_number_of_rows_is_adapted_before_more_wide_rows_are_requested(open_operation) -> None:
+    source = WideSource(2_000)
+    source.answer.set()
+    operation = open_operation(source)
+    await operation.status(60)
+    assert sum([batch.num_rows async for batch in operation.batches()]) == 2_000
+    first, *others = source.counts
+    assert max(others) < first
+
+
 async def test_lost_stop_signal_is_repeated(open_operation) -> None:
     source = FakeSource(lost_signals=1)
     operation = open_operation(source)
