@@ -14,6 +14,7 @@ from uuid import UUID, uuid4
 import pytest
 from tests.api.driving import Api, open_api
 from tests.api.storage.conftest import storage_settings
+from tests.fixtures.owners import Clock
 
 from queryserver.errors.base import DatabaseUnavailable, QueryServerError
 from queryserver.errors.files import OperationInProgress, StorageError
@@ -308,11 +309,6 @@ async def body(content: bytes) -> AsyncGenerator[bytes]:
     yield content
 
 
-@dataclass(slots=True)
-class Clock:
-    now: float = 0.0
-
-
 @dataclass(frozen=True, slots=True)
 class TwoServers:
     """An upload that two servers receive. The first one is paused in the meantime, until the other has claimed it."""
@@ -343,7 +339,7 @@ class TestUploadByTwoServers:
     @pytest.fixture
     async def servers(self, site: Site) -> AsyncIterator[TwoServers]:
         clock, storage, database = Clock(), site.api.services.storage, site.api.database
-        paused, heir = await site.process("paused", clock=lambda: clock.now), await site.process("heir")
+        paused, heir = await site.process("paused", clock), await site.process("heir")
         rules = UploadRules(storage.stores, ExtensionRules())
         with ThreadPoolExecutor(2) as threads:
             first, second = [

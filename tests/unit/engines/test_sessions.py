@@ -101,7 +101,7 @@ async def open_operation(executor: Executor) -> AsyncGenerator[Callable[..., Str
 
 
 class WideSource(FakeSource):
-    """A source of rows of 32 KiB each. `counts` are the numbers of rows that were asked for."""
+    """A source of rows of 32 KiB each. `counts` are the numbers of rows that were requested."""
 
     def __init__(self, rows: int) -> None:
         super().__init__(rows)

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 from tests.fixtures.database import PATIENT
-from tests.fixtures.owners import AFTER_LOCK, NEW, result_of_late_claim
+from tests.fixtures.owners import AFTER_LOCK, NEW, Clock, result_of_late_claim
 from tests.timing import until
 
 from queryserver.errors.base import DatabaseUnavailable
@@ -25,16 +25,6 @@ CLAIM_FREE = f"""update storage_operations set {OPERATIONS.claimed("$2")}
     ) and {OPERATIONS.has_same_fence()} returning fence"""
 WRITE = "update storage_operations set done = done + 1 where id = $1 and owner = $2 and fence = $3"
 ROW = "00000000-0000-4000-8000-000000000001"
-
-
-class Clock:
-    """The process's own clock, which the test moves."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
