@@ -31,7 +31,7 @@ from queryserver.identity.limits import RequestCounts, RequestLimits, Streams
 from queryserver.identity.users import Users
 from queryserver.imports.build import ImportFiles, ImportServices, import_services, open_import_files
 from queryserver.platform.computation_pool import computation_pool
-from queryserver.platform.database import Notices, listening
+from queryserver.platform.database import Database, Notices, listening
 from queryserver.platform.fair_queue import ByteBudget
 from queryserver.platform.metrics import NO_METRICS, Metrics, MetricsPage
 from queryserver.platform.migrations import require_usable
@@ -82,11 +82,7 @@ async def open_services(
         metrics = _metrics(settings, registry)
         records = await stack.enter_async_context(open_records(settings, metrics))
         database = records.database
-        ownership = Ownership(
-            database,
-            lease=settings.editor.lease_timeout,
-            heartbeat=timedelta(seconds=settings.desktop.task_server.heartbeat_s),
-        )
+        ownership = _ownership(settings, database)
         accounts = await stack.enter_async_context(open_accounts(settings, database, metrics))
         engine_builder, stored = EngineBuilder(settings), ConnectorRepository(database, accounts.sealer)
         connectors = _connectors(settings, partial(engines, engine_builder), stored, metrics)
@@ -325,6 +321,11 @@ def _running(
         yield services.scheduling.deliveries.running
     yield connectors.watching
     yield partial(listening, dsn, partial(_notified, services), connectors.may_have_changed)
+
+
+def _ownership(settings: Settings, database: Database) -> Ownership:
+    heartbeat = timedelta(seconds=settings.desktop.task_server.heartbeat_s)
+    return Ownership(database, lease=settings.editor.lease_timeout, heartbeat=heartbeat)
 
 
 def _metrics(settings: Settings, registry: CollectorRegistry) -> Metrics:
