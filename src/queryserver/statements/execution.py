@@ -490,7 +490,7 @@ class Execution:
             return self._stopped()
         assignment = self.assignment
         self.metrics.engine_failed(assignment.dialect, error.code)
-        [message] = self._mask_values([storable_text(error.message)])
+        [message] = self._mask_values([storable_text(error.message) or "The data source gave no reason."])
         if self._bound is not None and self._bound.rows and self.was_sent:
             message = f"{message}\nRow {self._bound.row + 1} of {len(self._bound.rows)} of parameter_rows."
         if isinstance(error, EngineTimeout):

@@ -88,6 +88,14 @@ def _misplaced(message: str) -> StatementRejected:
     return StatementRejected(message).at(LineColumn(1, 6))
 
 
+async def test_failure_without_a_message_says_so() -> None:
+    run = Run(engine=OddEngine(refuse=lambda _: StatementRejected(""), times=1))
+    entry = await run.to_end("rows 10")
+    assert entry.outcome is not None
+    assert (entry.state, entry.outcome.message) == (FAILED, "The data source gave no reason.")
+    assert entry.lines[-1].endswith("The data source gave no reason.")
+
+
 async def test_small_result_is_stored_in_the_record() -> None:
     run = Run()
     entry = await run.to_end("rows 10")
