@@ -440,19 +440,24 @@ class StatementRecords:
         if text:
             escaped = text.replace("\\", "\\\\").replace("%", r"\%").replace("_", r"\_")
             pattern = f"%{escaped}%"
-        arguments = (user_id, connectors, dialect, pattern)
-        async with self._database.connection() as connection:
-            count = await connection.fetchval(f"select count(*) from statements {matching}", *arguments)
-            page = await connection.fetch(
-                f"""select {", ".join(HISTORY_FIELDS)}, left(statement, 1001) as statement, state,
+        # The join returns one row without an entry if the page is empty.
+        rows = await self._database.fetch(
+            f"""select * from (select count(*) as entries from statements {matching}) as counted
+            left join (
+                select {", ".join(HISTORY_FIELDS)}, left(statement, 1001) as statement, state,
                     left(message, 1000) as message, error_line, error_column, {TIMES}
                 from statements {matching}
-                order by recorded_at desc, history_id desc offset $5 limit $6""",
-                *arguments,
-                offset,
-                limit,
-            )
-        return count, [
+                order by recorded_at desc, history_id desc offset $5 limit $6
+            ) as page on true
+            order by recorded_at desc, history_id desc""",
+            user_id,
+            connectors,
+            dialect,
+            pattern,
+            offset,
+            limit,
+        )
+        return rows[0]["entries"], [
             model.HistoryEntry(
                 **fields(row, HISTORY_FIELDS),
                 statement=row["statement"],
@@ -461,7 +466,8 @@ class StatementRecords:
                 message=row["message"],
                 error_position=error_position_from_row(row),
             )
-            for row in page
+            for row in rows
+            if row["id"] is not None
         ]
 
 
