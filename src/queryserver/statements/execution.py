@@ -93,7 +93,8 @@ class Execution:
     previous_log: StatementLog | None = None
     """The log of the script's previous statement, which this statement appends to."""
     _started_at: float = field(default_factory=time.monotonic, init=False)
-    _stop: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _stop: "asyncio.Future[None]" = field(init=False)
+    """Done once a stop has been requested."""
     _stop_message: str = field(default="", init=False)
     _stopping: StatementState | None = field(default=None, init=False)
     _session: EngineSession | None = field(default=None, init=False)
@@ -108,6 +109,7 @@ class Execution:
     """The statement with its parameter values, or None if it has no parameters."""
 
     def __post_init__(self) -> None:
+        self._stop = asyncio.get_running_loop().create_future()
         self._record = RunRecord(
             self.assignment,
             self.leases,
@@ -139,7 +141,8 @@ class Execution:
         """Request cancellation. The statement becomes `canceled` once the engine has confirmed the cancellation."""
         self._stop_message = self._stop_message or message
         self._stopping = self._stopping or StatementState.CANCELED
-        self._stop.set()
+        if not self._stop.done():
+            self._stop.set_result(None)
 
     def abandon(self) -> None:
         """Stop working on a statement that was left to another runner. Nothing more is recorded."""
@@ -190,14 +193,13 @@ class Execution:
         if self._stopping is not None and not self._accepted:
             return self._stopped()
         work = asyncio.create_task(self._work())
-        stop = asyncio.create_task(self._stop.wait())
         try:
             if self.assignment.sent_ahead:
                 within_s = min(_SENT_AHEAD_S, self._seconds_left())
-                await asyncio.wait({work, stop}, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
-                if not (work.done() or stop.done() or self.was_sent):
+                await asyncio.wait({work, self._stop}, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+                if not (work.done() or self._stop.done() or self.was_sent):
                     await self._record.take_back()
-            await asyncio.wait({work, stop}, timeout=self._seconds_left(), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({work, self._stop}, timeout=self._seconds_left(), return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
                 self._stopping = self._stopping or StatementState.TIMED_OUT
                 await self._stop_work(work)
@@ -208,9 +210,8 @@ class Execution:
                     raise
                 return self._stopped()
         finally:
-            for task in (work, stop):
-                task.cancel()
-            await asyncio.gather(work, stop, return_exceptions=True)
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
             if self._record.engine_continues:
                 await self._record.engine_is_done()
 
