@@ -9,6 +9,8 @@ It uses these names:
 - `ConnectionSettings.set_builtin_type_codec` and `register_data_types`: the documented methods query the catalog for
   each type, which takes milliseconds on each new connection, and reject some types.
 - `ConnectionSettings.get_text_codec`: asyncpg documents no translation of PostgreSQL's names of encodings.
+- `Connection._mark_stmts_as_closed`: asyncpg closes each prepared statement with a round trip of its own, even after
+  DISCARD ALL has already closed it.
 - `PreparedStatement._state`, and `Cursor`'s constructor, `_bind_exec`, `_exec`, `_exhausted`, `_close_portal` and
   `_portal_name`: a documented cursor needs an additional round trip before the first rows, treats a short chunk as the
   last one, and cannot be closed before its end.
@@ -86,6 +88,10 @@ class TappedConnection(asyncpg.Connection):
             yield tap
         finally:
             self.transport.set_protocol(self.receiver)
+
+    def forget_statements(self) -> None:
+        """Do not close the prepared statements of earlier sessions, which the server has already discarded."""
+        self._mark_stmts_as_closed()
 
     @property
     def text_encoding(self) -> str:

@@ -114,3 +114,15 @@ async def test_portal_returns_rows_in_chunks_and_can_be_closed(connection: Tappe
         assert await connection.fetchval(open_portals) == 1
         await portal.close()
         assert await connection.fetchval(open_portals) == 0
+
+
+async def test_forgotten_statement_is_not_closed(connection: TappedConnection):
+    forgotten = await connection.prepare("SELECT 1", name="forgotten")
+    del forgotten
+    connection.forget_statements()
+    closed = await connection.prepare("SELECT 1", name="closed")
+    del closed
+    last = await connection.prepare("SELECT name FROM pg_prepared_statements", name="last")
+    names = {row["name"] for row in await last.fetch()}
+    assert {"forgotten", "last"} <= names
+    assert "closed" not in names

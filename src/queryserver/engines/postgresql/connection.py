@@ -177,6 +177,7 @@ async def prepare_session(options: SessionOptions, role: str | None, connection:
 
     The role must be set again because DISCARD ALL resets it.
     """
+    connection.forget_statements()
     if role is not None:
         await connection.execute(f"SET ROLE {role}")
     if options.settings:
