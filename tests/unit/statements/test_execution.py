@@ -10,6 +10,7 @@ from typing import cast
 import pyarrow as pa
 import pytest
 from tests.fakes.engine import FakeEngine, FakeSession
+from tests.fakes.resumable import ResumableFakeEngine
 from tests.unit.statements.driving import PausingEngine, Run, state_of, until
 
 from queryserver.engines.protocol import EngineSession, OperationHandle, OperationState, OperationStatus, SessionOptions
@@ -20,6 +21,7 @@ from queryserver.identity.model import User
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.sql.markers import BoundStatement
 from queryserver.sql.positions import Position
+from queryserver.statements import execution
 from queryserver.statements.model import Outcome
 from queryserver.statements.states import StatementState, TruncationReason
 
@@ -113,6 +115,16 @@ async def test_large_result_is_visible_by_segments_before_it_is_available() -> N
     assert sum(one.rows for one in entry.segments) == 30_000
     assert len(entry.segments) > 3
     assert entry.writes.index("mark_running") < entry.writes.index("add_segment")
+
+
+@pytest.mark.parametrize(("engine", "is_recorded"), [(FakeEngine(), False), (ResumableFakeEngine(), True)])
+async def test_running_is_recorded_sooner_if_the_engine_can_resume(
+    monkeypatch: pytest.MonkeyPatch, engine: FakeEngine, is_recorded: bool
+) -> None:
+    monkeypatch.setattr(execution, "_QUICK_STATEMENT_S", 30)
+    monkeypatch.setattr(execution, "_QUICK_RESUMABLE_S", 0.01)
+    entry = await Run(engine=engine).to_end("sleep 0.1 then rows 3")
+    assert ("mark_running" in entry.writes) is is_recorded
 
 
 @pytest.mark.item(32)
@@ -342,9 +354,10 @@ async def test_expired_deadline_ends_the_statement_without_the_engine() -> None:
 async def test_lost_database_response_is_requested_again(call: str) -> None:
     run = Run()
     run.leases.lose_answer_of.add(call)
-    entry = await run.to_end("sleep 0.2 then rows 3")
+    entry = await run.to_end("sleep 0.5 then rows 3")
     assert entry.state is AVAILABLE
-    assert run.engine.executions == ["sleep 0.2 then rows 3"]
+    assert call in entry.writes
+    assert run.engine.executions == ["sleep 0.5 then rows 3"]
 
 
 async def test_short_database_outage_changes_nothing() -> None:
