@@ -32,6 +32,8 @@ _ENVIRONMENT = {
     # which adds up to gigabytes of unused address space for a file with many columns.
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_THRESHOLD_": "131072",
+    # Otherwise glibc would return the end of the heap to the system after nearly each step of a preview.
+    "MALLOC_TRIM_THRESHOLD_": str(16 * 1024 * 1024),
 }
 
 

@@ -109,6 +109,17 @@ class TestReading:
         assert whole.rows[:2] == [['a,\n"b"', "1"], ["é", "2"]]
         assert await previews.analysis(ANA, MemoryFile(content, piece_bytes=7), CSV, has_header=True) == whole
 
+    @pytest.mark.parametrize(
+        "after_sample", [b"6,x\n", b'7,"a,\n""b"""\n', b"8,x,y\n", b"#9,x\n10,x\n", b"9,\xff\n"], ids=repr
+    )
+    async def test_small_chunks_in_the_worker_change_no_answer(self, previews: Previews, monkeypatch, after_sample):
+        rows = b"".join(b'%d,"text, ""quoted"" %d"\n' % (n, n % 300) for n in range(SAMPLE_RECORDS))
+        note = b"# note of the table\n" if after_sample.startswith(b"#") else b""
+        file = MemoryFile(note + b"id,text\n" + rows + after_sample * 60_000)
+        found = await previews.analysis(ANA, file, CSV, has_header=True)
+        monkeypatch.setattr(samples, "_MAX_SMALL_FEED_COLUMNS", 0)
+        assert await previews.analysis(ANA, MemoryFile(file.content), CSV, has_header=True) == found
+
     @pytest.mark.parametrize("has_header", [True, False])
     @pytest.mark.importer(32)
     async def test_most_frequent_width_counts_beyond_the_first_records(self, previews: Previews, has_header):

@@ -234,8 +234,8 @@ def column_type(facts: ColumnFacts, *, is_whole: bool) -> ColumnType:
 _MIN_BULK_CELLS = 24
 """With fewer cells, a Python loop is faster than Arrow kernels."""
 
-_PROBED_CELLS, _MAX_DISTINCT_PROBED = 400, 40
-"""If the first 400 cells have at most 40 distinct values, only the distinct values of the column are classified."""
+_PROBED_CELLS, _MAX_DISTINCT_PROBED = 400, 200
+"""If the first 400 cells have at most 200 distinct values, only the distinct values of the column are classified."""
 
 _DIGITS = "0123456789"
 
