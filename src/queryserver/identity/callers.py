@@ -119,7 +119,8 @@ _USER_NOW = """
 _OWNERS = f"""
     select k.n, {_USER_NOW},
         exists (select from revoked_tokens t where t.token_id in (k.family, k.jti)) as is_revoked
-    from unnest($1::bigint[], $2::text[], $3::text[]) with ordinality as k (user_id, family, jti, n)
+    from unnest((select $1::bigint[]), (select $2::text[]), (select $3::text[]))
+        with ordinality as k (user_id, family, jti, n)
     join users u on u.id = k.user_id
 """
 
@@ -155,7 +156,7 @@ _FACTS = ("logged_in_recently", "is_linked", "has_password", "has_identities", "
 _CALLERS = f"""
     select k.n, {_USER_NOW},
         exists (select from revoked_tokens t where t.token_id = k.token_id) as is_revoked, {_LOGIN_COLUMNS}
-    from unnest($1::text[], $2::text[], $3::text[], $4::text[])
+    from unnest((select $1::text[]), (select $2::text[]), (select $3::text[]), (select $4::text[]))
         with ordinality as k (username_key, token_id, issuer, subject, n)
     left join external_identities l on l.issuer = k.issuer and l.subject = k.subject
     join users u on u.id = coalesce(
@@ -181,7 +182,7 @@ _API_TOKEN_FACTS = ("expires_at", "is_expired", "made_in_epoch", "is_use_unknown
 
 _API_TOKENS = f"""
     select k.n, {_API_TOKEN}
-    from unnest($1::bytea[]) with ordinality as k (digest, n)
+    from unnest((select $1::bytea[])) with ordinality as k (digest, n)
     join api_tokens t on t.digest = k.digest join users u on u.id = t.user_id
 """
 

@@ -248,8 +248,9 @@ class CoalescingReader:
     others. A failed query fails for all of its callers.
 
     `many` takes one array for each part of the key and returns rows with the 1-based index of their key as column `n`.
-    `one` reads a single key in 0.13 ms instead of 0.43 ms: PostgreSQL expects long arrays and therefore plans `many`
-    again on each execution, but stops planning `one` after five executions.
+    Each array should be a subquery, `unnest((select $1::uuid[]))`: PostgreSQL then does not know its length when it
+    plans, and keeps the plan. With `unnest($1::uuid[])`, it plans `many` again on each execution, because the plan for
+    the actual length always seems cheaper. This takes longer than the query itself (docs/benchmarks.md).
     """
 
     def __init__(self, database: "Database", *, many: str, one: str | None = None, max_queries: int = 2) -> None:

@@ -93,7 +93,8 @@ join statements on id = log_id
 
 _STATUS_BY_ID = f"select {STATUS} from statements where id = $1"
 _STATUSES_BY_ID = f"""
-select n, {STATUS} from unnest($1::uuid[]) with ordinality as requested (key, n) join statements on id = key
+select n, {STATUS}
+from unnest((select $1::uuid[])) with ordinality as requested (key, n) join statements on id = key
 """
 
 # Users take turns: every user's first statement precedes any user's second, and interactive statements precede

@@ -228,7 +228,8 @@ class RunRecord:
                 return
             checkpoint = None if token is None else EngineCheckpoint(token, self.log.engine_lines)
             # Progress is stored before the state, so that no client sees a running statement without progress.
-            await self.report(progress, token)
+            if progress or self.log.has_new_lines:
+                await self.report(progress, token)
             async with self._writing:
                 await self._write(
                     lambda: self.leases.mark_running(self._lease, checkpoint=checkpoint, queued=self._queued)

@@ -287,6 +287,17 @@ async def test_late_report_does_not_reset_the_checkpoint_before_stored_rows() ->
     assert (found.rows, found.checkpoint.token) == (100, "page 2")
 
 
+async def test_start_of_a_statement_is_one_write_unless_there_is_progress_or_a_log_line() -> None:
+    for progress, line, reports in ((0, None, False), (10, None, True), (0, "Stage 1.", True)):
+        leases = SlowReports()
+        record = RunRecord(leases.add("SELECT 1"), leases, editor=EDITOR, notify=lambda: None)
+        if line:
+            record.log.add(line)
+        await record.mark_running(progress, "page 1")
+        assert leases.under_way.is_set() is reports
+        assert record.is_running
+
+
 @pytest.mark.item(25)
 async def test_report_after_stored_rows_keeps_their_checkpoint() -> None:
     leases = MemoryLeases()
