@@ -110,8 +110,7 @@ _BEGIN = f"""
 with spent as (
     delete from storage_transfers
     where ended_at < now() - {_RETENTION} or (
-        ended_at is null and started_at < now() - {_RETENTION} and {TRANSFERS.claimable(me="$13")}
-            and {TRANSFERS.has_same_fence()}
+        ended_at is null and started_at < now() - {_RETENTION} and {TRANSFERS.may_claim("$13")}
     )
 )
 insert into storage_transfers (
@@ -125,8 +124,7 @@ returning {_COLUMNS}
 
 _CLAIM_SAME = f"""
 update storage_transfers set {TRANSFERS.claimed("$2")}
-where digest = any($1::bytea[]) and ended_at is null and {TRANSFERS.claimable(me="$2")} and ($3 or owner is null)
-    and {TRANSFERS.has_same_fence()}
+where digest = any($1::bytea[]) and ended_at is null and {TRANSFERS.may_claim("$2")} and ($3 or owner is null)
 returning {_COLUMNS}
 """
 
@@ -137,7 +135,7 @@ where id = (
     select id from storage_transfers
     where ended_at is null and owner is not null and {TRANSFERS.claimable(me="$1")}
     order by started_at limit 1 for update skip locked
-) and {TRANSFERS.has_same_fence()}
+) and {TRANSFERS.may_claim("$1")}
 returning {_COLUMNS}
 """
 

@@ -133,7 +133,7 @@ update part_uploads set user_id = null where user_id = $1 and client_uuid = $2 a
 # Programs before 0026 claim uploads whose `claimed_by` is null, and write to those whose `claimed_by` is their own.
 _CLAIM = f"""
 update part_uploads set {PART_UPLOADS.claimed("$2")}, claimed_by = gen_random_uuid()
-where id = $1 and user_id is not null and {PART_UPLOADS.claimable(me="$2")} and {PART_UPLOADS.has_same_fence()}
+where id = $1 and user_id is not null and {PART_UPLOADS.may_claim("$2")}
 returning fence
 """
 _FENCED = "id = $1 and owner = $2 and fence = $3"
@@ -145,8 +145,7 @@ _RECORD_RESULT = f"update part_uploads set result = $4, state = 'done', {_RELEAS
 # An upload without a user cannot be found or claimed any more.
 _RETIRE = f"""
 update part_uploads set user_id = null
-where id = $1 and (expires_at < now() or user_id is null) and {PART_UPLOADS.claimable(me="$2")}
-    and {PART_UPLOADS.has_same_fence()}
+where id = $1 and (expires_at < now() or user_id is null) and {PART_UPLOADS.may_claim("$2")}
 """
 
 # The row stays after a release, so that each claim of a part has another fence.
@@ -154,7 +153,7 @@ _CLAIM_PART = f"""
 insert into part_upload_parts as part (upload_id, index, owner, fence, claimed_until, claimed_by)
 select id, $2, $3, 1, 'infinity', gen_random_uuid() from part_uploads where id = $1 and state = 'open'
 on conflict (upload_id, index) do update set {PARTS.claimed("excluded.owner", "part")}, claimed_by = excluded.claimed_by
-    where part.sha256 is null and {PARTS.claimable("part", me="excluded.owner")} and {PARTS.has_same_fence("part")}
+    where part.sha256 is null and {PARTS.may_claim("excluded.owner", "part")}
 returning fence
 """
 _PART_FENCED = "upload_id = $1 and index = $2 and owner = $3 and fence = $4 and sha256 is null"

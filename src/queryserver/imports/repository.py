@@ -43,7 +43,7 @@ order by made_at limit $2
 
 _CLAIM = f"""
 update import_leftovers set {ORPHANS.claimed("$3")}
-where statement_id = $1 and "table" = $2 and {ORPHANS.claimable(me="$3")} and {ORPHANS.has_same_fence()}
+where statement_id = $1 and "table" = $2 and {ORPHANS.may_claim("$3")}
 returning fence
 """
 _FENCED = 'statement_id = $1 and "table" = $2 and owner = $3 and fence = $4'

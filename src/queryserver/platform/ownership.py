@@ -85,21 +85,23 @@ class OwnedTable:
     def claimable(self, alias: str = "", *, me: str = "") -> str:
         """SQL condition: the row may be claimed, because no process that is alive owns it.
 
-        Claims pass their owner as `me`, an SQL expression. Otherwise, a process whose heartbeat is late could claim
-        rows that it owns already, so that two of its tasks would work on them.
+        Use it to find rows; claims add `may_claim`. Searches for rows to claim pass the owner as `me`, an SQL
+        expression. Otherwise, a process whose heartbeat is late could claim rows that it owns already, so that two of
+        its tasks would work on them.
         """
         return f"({self.is_owned(alias, me=me)} is not true)"
 
-    def has_same_fence(self, alias: str = "") -> str:
-        """SQL condition of claims: no process has claimed the row since the query began.
+    def may_claim(self, owner: str, alias: str = "") -> str:
+        """SQL condition of every claim: the row is claimable, and no process has claimed it since the query began.
 
         While a query waits for a lock, another process may start and claim the row. PostgreSQL then checks the
         conditions again for the changed row, but reads `instances` as it was when the query began. So the new owner
-        would count as dead.
+        would count as dead. `owner` is an SQL expression.
         """
         row = alias or self.name
         is_same_row = " and ".join(f"earlier.{column} = {row}.{column}" for column in self.key)
-        return f"{row}.fence = (select earlier.fence from {self.name} as earlier where {is_same_row})"
+        has_same_fence = f"{row}.fence = (select earlier.fence from {self.name} as earlier where {is_same_row})"
+        return f"{self.claimable(alias, me=owner)} and {has_same_fence}"
 
     def claimed(self, owner: str, alias: str = "") -> str:
         """SQL assignments that make `owner`, an SQL expression, the row's owner."""

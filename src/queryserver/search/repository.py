@@ -112,7 +112,7 @@ where scope_id = $1 and version > $2 and id > $3 order by id limit $4
 
 _CLAIM = f"""
 update metadata_scopes as mine set {SCOPES.claimed("$2", "mine")}, lease_owner = $2
-where id = $1 and coalesce(refreshed_at < now() - $3::interval, true)
+where id = $1 and {SCOPES.may_claim("$2", "mine")} and coalesce(refreshed_at < now() - $3::interval, true)
     and coalesce(failed_at < now() - $4::interval, true)
     and not exists (
         select from metadata_scopes as other

@@ -361,7 +361,7 @@ where id in (
         )
         where announced.id = $2
     )
-    and state = 'waiting' and {STATEMENTS.claimable("orphan", me="$1")} and {STATEMENTS.has_same_fence("orphan")}
+    and state = 'waiting' and {STATEMENTS.may_claim("$1", "orphan")}
     and (connector = any($3::text[]) or session_id = any($4::bigint[]))
     and not {_IN_SESSION_OF_ANOTHER}
 returning {ASSIGNMENT}
@@ -380,7 +380,7 @@ where id in (
         )
         and {STATEMENTS.claimable("orphan", me="$1")} and not {_IN_SESSION_OF_ANOTHER}
     order by history_id + 0 limit 200 for update skip locked
-) and {STATEMENTS.has_same_fence()}
+) and {STATEMENTS.may_claim("$1")}
 returning {ASSIGNMENT}
 """
 
@@ -434,7 +434,7 @@ with busy as (
 update statements set {STATEMENTS.claimed("$1")}
 where id in (
     select id from next where number <= $6 or is_first order by number limit $5
-) and state = 'waiting' and {STATEMENTS.claimable(me="$1")} and {STATEMENTS.has_same_fence()}
+) and state = 'waiting' and {STATEMENTS.may_claim("$1")}
 returning {ASSIGNMENT}
 """
 _FREE_FOR_WORKERS = f"""

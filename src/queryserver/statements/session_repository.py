@@ -83,7 +83,7 @@ select id from sessions where owner = $1 and closed_at is not null and id = any(
 _HOLD = f"""
 insert into engine_owners as held (connector, owner, fence, lease_until) values ($1, $2, 1, 'infinity')
 on conflict (connector) do update set {ENGINE_OWNERS.claimed("$2", "held")}
-    where held.owner = $2 or {ENGINE_OWNERS.claimable("held", me="$2")} and {ENGINE_OWNERS.has_same_fence("held")}
+    where held.owner = $2 or {ENGINE_OWNERS.may_claim("$2", "held")}
 returning true
 """
 
@@ -208,7 +208,7 @@ class SessionRecords:
         """Close the sessions of processes that are not alive, except `owner`. Return their number."""
         return await self._database.execute(
             f"""update sessions set closed_at = now(), sealed_credentials = null
-            where {SESSIONS.active} and {SESSIONS.claimable(me="$1")} and {SESSIONS.has_same_fence()}""",
+            where {SESSIONS.active} and {SESSIONS.may_claim("$1")}""",
             owner,
         )
 

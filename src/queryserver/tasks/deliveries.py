@@ -181,7 +181,7 @@ where key in (
     select key from deliveries
     where key in (select key from turns) and next_try_at <= now() and {DELIVERIES.claimable(me="$1")}
     order by next_try_at limit $2 for update skip locked
-) and {DELIVERIES.has_same_fence()}
+) and {DELIVERIES.may_claim("$1")}
 returning key, kind, recipient, content, tries, now() as moment, owner, fence
 """
 

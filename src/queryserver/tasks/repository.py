@@ -36,7 +36,7 @@ where id = (
     select id from tasks
     where {TASKS.active} and {TASKS.claimable(me="$1")} and name = any($2::text[]) and ($3 or state = 'queued')
     order by created_at, id limit 1 for update skip locked
-) and {TASKS.has_same_fence()}
+) and {TASKS.may_claim("$1")}
 returning id, name, params, owner_id, owner, fence, cancel_requested_at is not null as cancel_requested
 """
 

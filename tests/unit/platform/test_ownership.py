@@ -17,12 +17,12 @@ from queryserver.platform.roles import Role
 LEASE = timedelta(seconds=30)
 OPERATIONS = OwnedTable("storage_operations", active="state = 'running'")
 CLAIM = f"""update storage_operations set {OPERATIONS.claimed("$2")}
-    where id = $1 and {OPERATIONS.claimable(me="$2")} and {OPERATIONS.has_same_fence()} returning fence"""
+    where id = $1 and {OPERATIONS.may_claim("$2")} returning fence"""
 CLAIM_FREE = f"""update storage_operations set {OPERATIONS.claimed("$2")}
     where id in (
         select id from storage_operations where id = $1 and {OPERATIONS.claimable(me="$2")}
         limit {AFTER_LOCK.format(limit=1)} for update skip locked
-    ) and {OPERATIONS.has_same_fence()} returning fence"""
+    ) and {OPERATIONS.may_claim("$2")} returning fence"""
 WRITE = "update storage_operations set done = done + 1 where id = $1 and owner = $2 and fence = $3"
 ROW = "00000000-0000-4000-8000-000000000001"
 
