@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -485,6 +486,9 @@ class MemoryUsers:
 
     async def user(self, user_id: int) -> User | None:
         return None if user_id in self.disabled else User(user_id, f"user{user_id}")
+
+    async def active(self, user_ids: Collection[int]) -> AbstractSet[int]:
+        return set(user_ids) - self.disabled
 
 
 class PlainSealer:

@@ -8,6 +8,7 @@ import asyncio
 import re
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -233,6 +234,13 @@ class CallerRepository:
         """Return an active user with rights and groups; None if the user is disabled or deleted."""
         owner = await self.owner(TokenKey(user_id, "", ""))
         return owner.user if owner and owner.is_active else None
+
+    async def active(self, user_ids: Collection[int]) -> AbstractSet[int]:
+        """Return which of these users are neither disabled nor deleted."""
+        rows = await self._database.fetch(
+            "select id from users where id = any($1::bigint[]) and is_active", list(user_ids)
+        )
+        return {row["id"] for row in rows}
 
     async def caller(self, key: CallerKey) -> KnownCaller | None:
         """Return the user to whom the identity is linked; if there is none, the user with that name; otherwise None."""

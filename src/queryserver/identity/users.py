@@ -2,7 +2,8 @@
 
 import asyncio
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -527,4 +528,8 @@ async def _user_id(connection: Connection, username_key: str) -> int:
 class UserDirectory(Protocol):
     async def user(self, user_id: int) -> model.User | None:
         """Return an active user with rights and groups; None if disabled or deleted. Raises DatabaseUnavailable."""
+        ...
+
+    async def active(self, user_ids: Collection[int]) -> AbstractSet[int]:
+        """Return which of these users are neither disabled nor deleted. Raises DatabaseUnavailable."""
         ...

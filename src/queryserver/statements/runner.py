@@ -406,9 +406,7 @@ class Runner:
     async def _end_disabled(self) -> None:
         """End the statements and sessions of users who were disabled or deleted."""
         owners = self.statements.users() | self.sessions.owners()
-        # Concurrent calls share a query.
-        users = await asyncio.gather(*(self.users.user(user_id) for user_id in owners))
-        disabled = owners - {user.id for user in users if user is not None}
+        disabled = owners - await self.users.active(owners)
         self.statements.cancel_statements_of(disabled)
         if disabled & self.sessions.owners():
             # Not awaited, because closing a session can take a long time if its engine hangs, and would delay the check

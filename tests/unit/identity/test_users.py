@@ -9,6 +9,7 @@ from tests.fixtures.database import PATIENT
 from tests.refusals import raises_code
 
 from queryserver.errors.base import InvalidUsername, NameTaken, UnknownGroup
+from queryserver.identity.callers import CallerRepository
 from queryserver.identity.model import UsernameRule, read_right
 from queryserver.identity.repository import AccountRepository, NewAccount
 from queryserver.identity.users import DEFAULT_RIGHTS, Groups
@@ -218,3 +219,12 @@ def test_documented_rights_are_valid(right: str) -> None:
 def test_other_rights_are_rejected(right: str) -> None:
     with raises_code("invalid_right"):
         read_right(right)
+
+
+async def test_disabled_and_unknown_users_are_not_active(ground: Ground) -> None:
+    await ground.user("bob")
+    await ground.user("cy")
+    await ground.accounts.change("bob", is_active=False)
+    ids = {row["username"]: row["id"] for row in await ground.database.fetch("select id, username from users")}
+    active = await CallerRepository(ground.database).active({*ids.values(), -1})
+    assert active == {ids["ana"], ids["cy"]}
