@@ -208,7 +208,7 @@ class Supervisor(Multiprocess):
                 return
             new = self._start()
             if not self._wait_until_serving(new):
-                new.terminate()  # gives it time to release leases that it may have acquired
+                new.terminate()  # gives it time to release rows that it may have claimed
                 new.process.join(_TERMINATION_S)
                 new.kill()
                 new.join()

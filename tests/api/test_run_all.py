@@ -446,7 +446,7 @@ class TestRunAll:
         await api.database.execute(
             "update statements set state = 'success', ended_at = now() where operation_id = $1", UUID(operation)
         )
-        await api.running.statements.runner.leases.end_broken_scripts()
+        await api.running.statements.runner.owned.end_broken_scripts()
         body = await ana.ended(operation)
         assert (body["code"], body["query_status"]["state"]) == ("outcome_unknown", "failed")
 

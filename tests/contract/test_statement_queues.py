@@ -40,12 +40,12 @@ class Desk:
     async def submit(self, statement: str, *, user: int = 1) -> Entry:
         """Submit a statement as the execute call does."""
         owner = await self.dispatcher.owner_for(None, session_owner=None)
-        assignment = self.fleet.leases.add(statement, owner=owner, user_id=user)
+        assignment = self.fleet.owned.add(statement, owner=owner, user_id=user)
         if owner is None:
-            await self.dispatcher.announce(assignment.lease.statement_id, is_bound=False)
+            await self.dispatcher.announce(assignment.claim.statement_id, is_bound=False)
         else:
             self.runners[0].statements.start(assignment, User(user, f"user{user}"))
-        return self.fleet.leases.of(assignment)
+        return self.fleet.owned.of(assignment)
 
 
 class QueueContract(ABC):
@@ -65,8 +65,8 @@ class QueueContract(ABC):
         running = [await desk.submit("sleep 30", user=1) for _ in range(2)]
         await until(lambda: desk.fleet.engine.running == 2)
         waiting = await desk.submit("rows 1", user=1)
-        desk.fleet.leases.ask_to_cancel(waiting.assignment.lease.statement_id)
-        await desk.dispatcher.cancel(waiting.assignment.lease.statement_id, owner=waiting.owner)
+        desk.fleet.owned.ask_to_cancel(waiting.assignment.claim.statement_id)
+        await desk.dispatcher.cancel(waiting.assignment.claim.statement_id, owner=waiting.owner)
         for one in running:
             await self.cancel(desk, one)
         await until(lambda: all(one.state.is_terminal for one in running))
@@ -81,8 +81,8 @@ class QueueContract(ABC):
 
     async def cancel(self, desk: Desk, entry: Entry) -> None:
         """Request cancellation as an API call does, and deliver the notice to every process."""
-        statement_id = entry.assignment.lease.statement_id
-        desk.fleet.leases.ask_to_cancel(statement_id)
+        statement_id = entry.assignment.claim.statement_id
+        desk.fleet.owned.ask_to_cancel(statement_id)
         for runner in desk.runners:
             runner.statements.cancel(statement_id)
 

@@ -118,7 +118,7 @@ class Node:
 
 @dataclass(frozen=True)
 class WorkerProcess:
-    """A worker or beat of the task server. `owner` is its name in leases."""
+    """A worker or beat of the task server. `owner` is its name in the rows that it owns."""
 
     process: ServerProcess
     owner: str

@@ -24,7 +24,7 @@ AHEAD_S = (10, -10)
 CONCURRENCY = 4
 LEASE_S = 6
 LASTING_S = 8
-"""A duration that is longer than a lease, so each lease must be renewed."""
+"""A duration that is longer than a lease, so each process must renew its lease."""
 SHORT_S = 4
 SLACK_S = 6
 """The allowed deviation. It is smaller than the difference between the clocks, but large enough for a busy machine."""
@@ -148,7 +148,7 @@ async def test_all_processes_count_as_alive(clocks: Clocks) -> None:
             assert abs(age) < timedelta(seconds=SLACK_S)
 
 
-async def test_statements_keep_leases_and_use_database_time(clocks: Clocks) -> None:
+async def test_statements_keep_their_owners_and_use_database_time(clocks: Clocks) -> None:
     before = (await clocks.now()).replace(microsecond=0)
     operations = await clocks.fill(f"SELECT pg_sleep({LASTING_S})")
     for node in clocks.servers:

@@ -81,7 +81,7 @@ async def test_kill_during_spooling_and_download_keeps_finished_results_only(pla
 
 
 async def test_embedded_server_recovers_immediately_after_power_cut(tmp_path: Path) -> None:
-    """A server that is alone on its database restarts without waiting for its previous leases to expire."""
+    """A server that is alone on its database restarts without waiting for its previous lease to expire."""
     password = "a password of the test"
     operations: dict[str, str] = {}
     async with embedded(tmp_path / "state", password) as victim:

@@ -151,7 +151,7 @@ async def sent(dsn: str, sequence: str) -> int:
 
 
 async def owned(place: Installation, operation: str) -> str | None:
-    """Return the owner of the statement's lease."""
+    """Return the owner of the statement."""
     return await query(place.database_dsn, "select owner from statements where id = $1::text::uuid", operation)
 
 

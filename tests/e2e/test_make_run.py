@@ -152,7 +152,7 @@ async def test_stopped_run_leaves_no_processes(tmp_path: Path, number: signal.Si
 
 
 async def test_stopped_server_closes_everything_and_exits_successfully(tmp_path: Path):
-    """If the signal ended the server immediately, its statements would keep their leases, and PostgreSQL would keep
+    """If the signal ended the server immediately, its statements would keep their owner, and PostgreSQL would keep
     running.
     """
     data_dir = tmp_path / "data"

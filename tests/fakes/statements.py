@@ -20,9 +20,9 @@ from queryserver.identity.model import User
 from queryserver.results.segments import Segment
 from queryserver.statements.model import (
     Assignment,
+    Claim,
     ClaimScope,
     EngineCheckpoint,
-    Lease,
     NewStatement,
     Outcome,
     PartEnd,
@@ -78,8 +78,8 @@ class Entry:
         return [line for start in sorted(self.log) for line in self.log[start]]
 
 
-class MemoryLeases:
-    """Implements `statements.leases.StatementLeases`.
+class MemoryStatements:
+    """Implements `statements.owned_statements.OwnedStatements`.
 
     `before` maps a method name to an action that runs once, before the method is next called. `dead` are the owners
     whose heartbeat is too old.
@@ -102,7 +102,7 @@ class MemoryLeases:
         statement_id = uuid4()
         assignment = Assignment(
             **{
-                "lease": Lease(statement_id, owner or "", 1),
+                "claim": Claim(statement_id, owner or "", 1),
                 "user_id": 1,
                 "connector": "fake",
                 "dialect": "fake",
@@ -126,7 +126,7 @@ class MemoryLeases:
 
     def of(self, assignment: Assignment) -> Entry:
         """Return the entry of an assignment."""
-        return self.entries[assignment.lease.statement_id]
+        return self.entries[assignment.claim.statement_id]
 
     def ask_to_cancel(self, statement_id: UUID) -> None:
         """Request cancellation like `StatementRecords.request_cancel`. A statement that was not yet sent is canceled at
@@ -235,15 +235,15 @@ class MemoryLeases:
             if entry.owner == owner and not entry.state.is_terminal
         }
 
-    async def release(self, lease: Lease) -> bool:
-        entry = await self._mine("release", lease)
+    async def release(self, claim: Claim) -> bool:
+        entry = await self._mine("release", claim)
         if entry is None or entry.sent:
             return False
         entry.owner = None
         return True
 
-    async def retry(self, lease: Lease, *, line: str) -> bool:
-        entry = await self._mine("retry", lease)
+    async def retry(self, claim: Claim, *, line: str) -> bool:
+        entry = await self._mine("retry", claim)
         if entry is None or entry.segments or entry.cancel_requested or entry.assignment.was_retried:
             return False
         entry.assignment = replace(entry.assignment, sent=False, was_retried=True)
@@ -251,31 +251,31 @@ class MemoryLeases:
         _write_lines(entry, len(entry.lines), [line])
         return self._answered("retry")
 
-    async def mark_sent(self, lease: Lease) -> bool:
-        entry = await self._mine("mark_sent", lease)
+    async def mark_sent(self, claim: Claim) -> bool:
+        entry = await self._mine("mark_sent", claim)
         if entry is None or entry.cancel_requested:
             return False
         entry.sent = True
         return self._answered("mark_sent")
 
-    async def take_back(self, lease: Lease) -> bool:
-        entry = await self._mine("take_back", lease)
+    async def take_back(self, claim: Claim) -> bool:
+        entry = await self._mine("take_back", claim)
         if entry is None:
             return False
         entry.sent = False
         return self._answered("take_back")
 
-    async def hand_over(self, lease: Lease) -> bool:
-        entry = await self._mine("hand_over", lease)
+    async def hand_over(self, claim: Claim) -> bool:
+        entry = await self._mine("hand_over", claim)
         if entry is None or entry.checkpoint is None or entry.state is not StatementState.RUNNING:
             return False
         entry.owner = None
         return True
 
     async def mark_running(
-        self, lease: Lease, *, checkpoint: EngineCheckpoint | None = None, queued: timedelta | None = timedelta(0)
+        self, claim: Claim, *, checkpoint: EngineCheckpoint | None = None, queued: timedelta | None = timedelta(0)
     ) -> bool:
-        entry = await self._mine("mark_running", lease)
+        entry = await self._mine("mark_running", claim)
         if entry is None:
             return False
         entry.state, entry.checkpoint = StatementState.RUNNING, checkpoint
@@ -283,7 +283,7 @@ class MemoryLeases:
 
     async def report(
         self,
-        lease: Lease,
+        claim: Claim,
         *,
         progress: int | None,
         lines: Sequence[str],
@@ -291,22 +291,22 @@ class MemoryLeases:
         jobs: Sequence[Mapping[str, Any]] = (),
         checkpoint: EngineCheckpoint | None = None,
     ) -> bool:
-        entry = await self._mine("report", lease)
+        entry = await self._mine("report", claim)
         if entry is None:
             return False
         entry.checkpoint = checkpoint or entry.checkpoint
         _write_lines(entry, start_line, lines)
         return self._answered("report")
 
-    async def trim_logs(self, lease: Lease, *, before_line: int) -> None:
-        entry = await self._mine("trim_logs", lease)
+    async def trim_logs(self, claim: Claim, *, before_line: int) -> None:
+        entry = await self._mine("trim_logs", claim)
         if entry is not None:
             entry.log = {start: lines for start, lines in entry.log.items() if start + len(lines) > before_line}
 
     async def add_segment(
-        self, lease: Lease, segment: Segment, *, columns: Sequence[Column], checkpoint: EngineCheckpoint | None = None
+        self, claim: Claim, segment: Segment, *, columns: Sequence[Column], checkpoint: EngineCheckpoint | None = None
     ) -> bool:
-        entry = await self._mine("add_segment", lease)
+        entry = await self._mine("add_segment", claim)
         if entry is None or entry.state is not StatementState.RUNNING:
             return False
         if segment.number not in {one.number for one in entry.segments}:
@@ -316,7 +316,7 @@ class MemoryLeases:
 
     async def finish(
         self,
-        lease: Lease,
+        claim: Claim,
         outcome: Outcome,
         *,
         retention: timedelta,
@@ -324,7 +324,7 @@ class MemoryLeases:
         start_line: int | None,
         queued: timedelta | None = timedelta(0),
     ) -> bool:
-        entry = await self._mine("finish", lease)
+        entry = await self._mine("finish", claim)
         if entry is None:
             return False
         self.refuse(outcome)
@@ -334,7 +334,7 @@ class MemoryLeases:
 
     async def finish_part(
         self,
-        lease: Lease,
+        claim: Claim,
         outcome: Outcome,
         *,
         retention: timedelta,
@@ -342,14 +342,14 @@ class MemoryLeases:
         start_line: int | None,
         next_statement: NewStatement | None,
     ) -> PartEnd | None:
-        if not await self.finish(lease, outcome, retention=retention, lines=lines, start_line=start_line):
+        if not await self.finish(claim, outcome, retention=retention, lines=lines, start_line=start_line):
             return None
         if next_statement is None:
             return PartEnd(None)
-        next_lease = Lease(next_statement.id, lease.owner, 1, operation_id=lease.operation_id)
+        next_claim = Claim(next_statement.id, claim.owner, 1, operation_id=claim.operation_id)
         number = next(_numbers)
-        assignment = new_assignment(next_statement, next_lease, history_id=number, ends_at=time.monotonic() + 60)
-        self.entries[next_statement.id] = Entry(assignment, lease.owner, 1, float("inf"))
+        assignment = new_assignment(next_statement, next_claim, history_id=number, ends_at=time.monotonic() + 60)
+        self.entries[next_statement.id] = Entry(assignment, claim.owner, 1, float("inf"))
         return PartEnd(_recorded(next_statement, number))
 
     async def end_broken_scripts(self) -> None:
@@ -364,10 +364,10 @@ class MemoryLeases:
     def _is_claimable(self, entry: Entry, owner: str) -> bool:
         return entry.owner != owner and self._is_free(entry)
 
-    async def _mine(self, call: str, lease: Lease) -> Entry | None:
+    async def _mine(self, call: str, claim: Claim) -> Entry | None:
         await self._reached(call)
-        entry = self.entries[lease.statement_id]
-        if entry.state.is_terminal or (entry.owner, entry.fence) != (lease.owner, lease.fence):
+        entry = self.entries[claim.statement_id]
+        if entry.state.is_terminal or (entry.owner, entry.fence) != (claim.owner, claim.fence):
             return None
         entry.writes.append(call)
         return entry
@@ -560,8 +560,8 @@ def _recorded(new: NewStatement, history_id: int) -> StatementRecord:
 
 def _taken(entry: Entry, owner: str) -> Assignment:
     entry.owner, entry.fence, entry.owner_dies_at = owner, entry.fence + 1, float("inf")
-    lease = replace(entry.assignment.lease, owner=owner, fence=entry.fence)
-    return replace(entry.assignment, lease=lease, sent=entry.sent, resumption=entry.resumption)
+    claim = replace(entry.assignment.claim, owner=owner, fence=entry.fence)
+    return replace(entry.assignment, claim=claim, sent=entry.sent, resumption=entry.resumption)
 
 
 def _write_lines(entry: Entry, start: int, lines: Sequence[str]) -> None:

@@ -131,7 +131,7 @@ class Imports:
         rows = ScratchRows.opened(
             self.open_scratch, self.threads, max_bytes=self.scratch_bytes, require_room=self.require_room
         )
-        statement_id = assignment.lease.statement_id
+        statement_id = assignment.claim.statement_id
         ledger = StatementLedger(self.unfinished, statement_id, assignment.user_id, assignment.connector)
         async with (
             renewed(keep_alive, every_s=_KEEP_ALIVE_EVERY_S) if is_upload else nullcontext(),

@@ -51,7 +51,7 @@ class PandasHider(MetaPathFinder):
 
 
 def hide_pandas() -> None:
-    """Hide pandas: importing it would block the event loop for 0.5 to 5 s, during which statement leases can expire."""
+    """Hide pandas: importing it would block the event loop for 0.5 to 5 s, so the process can miss heartbeats."""
     if not any(isinstance(finder, PandasHider) for finder in sys.meta_path):
         sys.meta_path.insert(0, PandasHider())
 

@@ -83,7 +83,7 @@ class Metrics:
         self._sessions = gauge(
             "queryserver_engine_sessions", "Open engine sessions, including those for metadata.", ["dialect"]
         )
-        self.leases_lost = counter("queryserver_leases_lost", "Statements taken over by another process.")
+        self.claims_lost = counter("queryserver_leases_lost", "Statements taken over by another process.")
         self.results_expired = counter("queryserver_results_expired", "Results deleted after their retention time.")
         self.storage_operations = counter(
             "queryserver_storage_operations", "Completed storage operations.", ["fs", "operation", "outcome"]

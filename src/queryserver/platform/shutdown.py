@@ -19,7 +19,7 @@ STATEMENTS_STOPPED_WITHIN_S = 5.0
 STATEMENTS_RECORDED_WITHIN_S = 1.5
 """Time to record the end of statements whose cancellation the engine did not confirm."""
 SESSIONS_CLOSED_WITHIN_S = 1.5
-"""Time to close engine sessions and to release this process's leases."""
+"""Time to close engine sessions and to release the rows of this process."""
 CALLS_ANSWERED_WITHIN_S = 3.0
 """Time for calls that are still running after statements have used up the grace period."""
 ENGINES_CLOSED_WITHIN_S = 2.0

@@ -334,7 +334,7 @@ class ResultStore:
     async def append(self, statement_id: UUID, *, fence: int, number: int, start_row: int, table: pa.Table) -> Segment:
         """Store a segment durably. A repeated call replaces the segment.
 
-        `fence` is part of the name, so a runner that has lost its lease never overwrites the bytes of its successor.
+        `fence` is part of the name, so a runner that has lost its claim never overwrites the bytes of its successor.
         """
         stored = await self._in_thread(partial(encode, table))
         storage, path = self._storage, self._at(SegmentKey(statement_id, fence, number).path)

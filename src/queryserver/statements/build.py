@@ -27,9 +27,9 @@ from queryserver.sql.formatter import ScriptFormatter
 from queryserver.sql.statements import StatementChooser
 from queryserver.statements.downloads import Downloads, ResultTables
 from queryserver.statements.forwarding import WorkForwarder
-from queryserver.statements.leases import StatementLeases
 from queryserver.statements.open_sessions import ExternalData
 from queryserver.statements.overview import StatementAdministration
+from queryserver.statements.owned_statements import OwnedStatements
 from queryserver.statements.repository import StatementRecords, statement_ends
 from queryserver.statements.result_reader import CursorMoves, ResultReader
 from queryserver.statements.retention import RetentionSweep, clean_up_lock
@@ -208,9 +208,9 @@ class StatementBuilder:
         return StateSignals()
 
     @cached_property
-    def _leases(self) -> StatementLeases:
+    def _owned(self) -> OwnedStatements:
         broker, ownership = self.fleet.broker, self.fleet.ownership
-        return StatementLeases(
+        return OwnedStatements(
             self.stored.database,
             self.accounts.sealer,
             statement_ends(self.settings),
@@ -262,7 +262,7 @@ class StatementBuilder:
         desktop, is_worker = self.settings.desktop, self.fleet.role is Role.WORKER
         runner = Runner(
             RunnerInstance(self.fleet.ownership.id, self.fleet.intake),
-            leases=self._leases,
+            owned=self._owned,
             session_records=self.stored.sessions,
             results=self.stored.results,
             users=self.accounts.directory,
@@ -306,7 +306,7 @@ class StatementBuilder:
         desktop = self.settings.desktop
         return StatementRecorder(
             records=self.stored.records,
-            leases=self._leases,
+            owned=self._owned,
             dispatcher=self._dispatcher,
             ends_are_mailed=bool(desktop.smtp.host and desktop.task_server.email_after_s),
         )

@@ -14,10 +14,10 @@ from queryserver.platform.metrics import Metrics
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.sql.statements import only_reads, read_only_refusal
 from queryserver.statements.execution import Execution
-from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import Assignment, ClaimScope, Outcome
 from queryserver.statements.open_sessions import OpenSessions
-from queryserver.statements.running_statements import Broker, DataLeases, Intake, RunnerInstance, RunningStatements
+from queryserver.statements.owned_statements import OwnedStatements
+from queryserver.statements.running_statements import Broker, DataClaims, Intake, RunnerInstance, RunningStatements
 from queryserver.statements.states import StatementState
 
 log = structlog.get_logger(__name__)
@@ -38,10 +38,10 @@ class StatementClaims:
     """
 
     instance: RunnerInstance
-    leases: StatementLeases
+    owned: OwnedStatements
     users: UserDirectory
     connectors: Connectors
-    data: DataLeases
+    data: DataClaims
     sessions: OpenSessions
     running: RunningStatements
     editor: EditorSettings
@@ -54,13 +54,13 @@ class StatementClaims:
         """Claim and start an announced statement. Return False if another process must run it."""
         if self.instance.is_draining:
             return False
-        assignments = await self.leases.claim(statement_id, owner=self.instance.owner, within=self._scope())
+        assignments = await self.owned.claim(statement_id, owner=self.instance.owner, within=self._scope())
         await self.start_all(assignments)
         return bool(assignments)
 
     async def claim_orphans(self) -> None:
         """Claim and start statements without a live owner."""
-        await self.start_all(await self.leases.claim_orphans(owner=self.instance.owner, within=self._scope()))
+        await self.start_all(await self.owned.claim_orphans(owner=self.instance.owner, within=self._scope()))
 
     async def start_all(self, assignments: Iterable[Assignment]) -> None:
         """Start claimed statements. Those that cannot be started are released after a lease."""
@@ -68,7 +68,7 @@ class StatementClaims:
             try:
                 await self.start(assignment)
             except DatabaseUnavailable:
-                operation_id = str(assignment.lease.statement_id)
+                operation_id = str(assignment.claim.statement_id)
                 log.warning("statement claimed but not started; it will be claimed again", operation_id=operation_id)
 
     def _scope(self) -> ClaimScope:
@@ -111,31 +111,31 @@ class StatementClaims:
         elif user is not None and (previous is not None or not self.instance.is_draining):
             self.running.start(assignment, user, previous)
         elif assignment.sent:
-            await self.leases.hand_over(assignment.lease)
+            await self.owned.hand_over(assignment.claim)
         else:
-            await self.leases.release(assignment.lease)
+            await self.owned.release(assignment.claim)
 
     async def _retry(self, assignment: Assignment, connector: Connector | None) -> bool:
         """Requeue a sent statement if it may run again. Return whether it was requeued."""
-        lease = assignment.lease
+        claim = assignment.claim
         if connector is None or not _may_run_again(assignment, connector):
             return False
-        if not await self.leases.retry(lease, line=_RETRIED):
+        if not await self.owned.retry(claim, line=_RETRIED):
             return False
-        self.running.notify(lease)
+        self.running.notify(claim)
         if self.broker is not None:
-            self.broker.statement_waits(lease.statement_id, fence=lease.fence)
+            self.broker.statement_waits(claim.statement_id, fence=claim.fence)
         else:
-            await self.claim(lease.statement_id)
+            await self.claim(claim.statement_id)
         return True
 
     async def _end(self, assignment: Assignment, outcome: Outcome) -> None:
         if before_end := self.running.before_end(assignment):
             await before_end()
         retention, lines = self.editor.result_retention, [outcome.message]
-        await self.leases.finish(assignment.lease, outcome, retention=retention, lines=lines, start_line=None)
+        await self.owned.finish(assignment.claim, outcome, retention=retention, lines=lines, start_line=None)
         self.metrics.statement_ended(assignment.dialect, outcome.state.value, 0.0)
-        self.running.notify(assignment.lease)
+        self.running.notify(assignment.claim)
         if assignment.import_plan is not None and self.import_lost is not None:
             self.import_lost()
 
@@ -149,15 +149,15 @@ class StatementClaims:
         try:
             if next_statement is not None:
                 await self.start(next_statement, execution)
-                if self.running.runs(next_statement.lease.statement_id):
+                if self.running.runs(next_statement.claim.statement_id):
                     return
         except Exception as error:  # last resort of a task: the statement is claimed again later
             log.warning(
-                "script could not be continued", operation_id=str(assignment.lease.operation_id), exc_info=error
+                "script could not be continued", operation_id=str(assignment.claim.operation_id), exc_info=error
             )
             closes = False
         await self.sessions.end_script(
-            assignment.session_id, assignment.lease.operation_id or UUID(int=0), closes=closes
+            assignment.session_id, assignment.claim.operation_id or UUID(int=0), closes=closes
         )
 
 

@@ -39,11 +39,11 @@ from queryserver.results.segments import ResultStore, Segment
 from queryserver.sql.markers import BoundStatement
 from queryserver.sql.positions import Position, position_of
 from queryserver.sql.statements import bind, changes_data
-from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import Assignment, Outcome
+from queryserver.statements.owned_statements import OwnedStatements
 from queryserver.statements.run_record import (
     SEGMENT_AGE_S,
-    LeaseLost,
+    ClaimLost,
     ResultLimits,
     RunRecord,
     Spool,
@@ -83,7 +83,7 @@ class Execution:
     """
 
     assignment: Assignment
-    leases: StatementLeases
+    owned: OwnedStatements
     results: ResultStore
     settings: EditorSettings
     open_session: Callable[[Assignment], AbstractAsyncContextManager[EngineSession]]
@@ -114,7 +114,7 @@ class Execution:
         self._stop = asyncio.get_running_loop().create_future()
         self._record = RunRecord(
             self.assignment,
-            self.leases,
+            self.owned,
             editor=self.settings,
             notify=self.notify,
             before_end=self.before_end,
@@ -163,7 +163,7 @@ class Execution:
         return True
 
     async def take_back(self) -> None:
-        """Record that the statement has not been sent yet, if the record says otherwise. Raises LeaseLost."""
+        """Record that the statement has not been sent yet, if the record says otherwise. Raises ClaimLost."""
         await self._record.take_back()
 
     async def give_up(self) -> None:
@@ -173,20 +173,20 @@ class Execution:
             " The statement may or may not have taken effect."
         )
         outcome = Outcome(StatementState.FAILED, error_code="outcome_unknown", message=message)
-        with suppress(LeaseLost, DatabaseUnavailable):
+        with suppress(ClaimLost, DatabaseUnavailable):
             await self._record.finish(outcome, engine_is_done=False)
 
     async def run(self) -> None:
-        """Run the statement until its terminal state is recorded or the lease is lost."""
+        """Run the statement until its terminal state is recorded or the claim is lost."""
         try:
             outcome = await self._run_supervised()
             if not self._record.is_settled:
                 await self._finish_or_fail(outcome)
-        except (LeaseLost, DatabaseUnavailable) as error:
+        except (ClaimLost, DatabaseUnavailable) as error:
             # Another runner owns the statement, it was canceled before it was sent, or a sweep will claim it.
-            if isinstance(error, LeaseLost) and self._stopping is None:
-                self.metrics.leases_lost.inc()
-            log.info("run abandoned", operation_id=str(self.assignment.lease.statement_id))
+            if isinstance(error, ClaimLost) and self._stopping is None:
+                self.metrics.claims_lost.inc()
+            log.info("run abandoned", operation_id=str(self.assignment.claim.statement_id))
 
     async def _run_supervised(self) -> Outcome:
         """Run the statement, and stop it on request or at its deadline. Return the outcome."""
@@ -256,7 +256,7 @@ class Execution:
             return await self._attempt()
         except EngineError as error:
             return self._failed(error)
-        except (LeaseLost, DatabaseUnavailable):
+        except (ClaimLost, DatabaseUnavailable):
             raise
         except (InsufficientStorage, TooManyRequests) as error:  # the message states when to retry
             return Outcome(StatementState.FAILED, error_code=error.code, message=error.message)
@@ -275,7 +275,7 @@ class Execution:
         await self._bind()
         async with self.open_session(self.assignment) as session:
             if not await self._record.mark_sent():
-                # A cancel was requested, or the lease was lost. In both cases, this outcome is not recorded.
+                # A cancel was requested, or the claim was lost. In both cases, this outcome is not recorded.
                 self.stop("")
                 return self._stopped()
             self.was_sent = True
@@ -418,7 +418,7 @@ class Execution:
             self._token = token
 
         caps = ResultLimits(assignment.row_limit, settings.result_max_bytes, settings.cell_max_bytes)
-        spool = Spool(self.results, assignment.lease, caps, make_visible, stored=assignment.resumption)
+        spool = Spool(self.results, assignment.claim, caps, make_visible, stored=assignment.resumption)
         token = self._token
         try:
             async with aclosing(with_pauses(session.batches(handle), pause_s=SEGMENT_AGE_S)) as batches:
@@ -476,7 +476,7 @@ class Execution:
         """Record the outcome. If that fails, record a failure instead, so that the statement never stays `running`."""
         try:
             await self._record.finish(outcome)
-        except (LeaseLost, DatabaseUnavailable):
+        except (ClaimLost, DatabaseUnavailable):
             raise
         except Exception:  # last resort of a task, as in `_work`
             error_id = uuid4().hex

@@ -1,4 +1,4 @@
-"""Value types of statements: handle, status, record, history entry, end, lease, assignment (Contract editor 2, 3)."""
+"""Value types of statements: handle, status, record, history entry, end, claim, assignment (Contract editor 2, 3)."""
 
 import base64
 import hashlib
@@ -328,7 +328,7 @@ EndListener: TypeAlias = Callable[[StatementEnd], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class Claim:
     """The right to run one statement.
 
     Every write carries the fence number. A write with an older number is rejected.
@@ -386,7 +386,7 @@ class Resumption:
 class Assignment:
     """A claimed statement, with everything that a runner needs to run it."""
 
-    lease: Lease
+    claim: Claim
     user_id: int
     connector: str
     dialect: str
@@ -429,10 +429,10 @@ class Assignment:
     """The same as `NewStatement.lapses`."""
 
 
-def new_assignment(new: NewStatement, lease: Lease, *, history_id: int, ends_at: float) -> Assignment:
+def new_assignment(new: NewStatement, claim: Claim, *, history_id: int, ends_at: float) -> Assignment:
     """Create the assignment for a statement that this process has just recorded."""
     return Assignment(
-        lease=lease,
+        claim=claim,
         user_id=new.user_id,
         connector=new.connector,
         dialect=new.dialect,

@@ -444,7 +444,7 @@ class SessionOpener:
                 stack.push_async_callback(self.sessions.drop, open_session.id)
             turn = self.sessions.turn(open_session, user, operation_id=_operation_id(assignment))
             session = await stack.enter_async_context(turn)
-            if (script := assignment.lease.operation_id) is not None:
+            if (script := assignment.claim.operation_id) is not None:
                 open_session.scripts.add(script)
             await stack.enter_async_context(self.slots.slot(connector.key, user.id))
             yield session
@@ -503,7 +503,7 @@ class SessionOpener:
             session = self.sessions.get(assignment.session_id)
             if session is not None:
                 return session
-            script, slot_stack = assignment.lease.operation_id, AsyncExitStack()
+            script, slot_stack = assignment.claim.operation_id, AsyncExitStack()
             # The session stays open, and keeps its slot, until the script ends.
             slot = self._opening_slots.slot(connector.key, user.id)
             await (stack if script is None else slot_stack).enter_async_context(slot)
@@ -572,4 +572,4 @@ class SessionOpener:
 
 def _operation_id(assignment: Assignment) -> str:
     """Return the operation id that clients use. For a statement of a script, this is the script's operation."""
-    return str(assignment.lease.operation_id or assignment.lease.statement_id)
+    return str(assignment.claim.operation_id or assignment.claim.statement_id)

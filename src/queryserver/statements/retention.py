@@ -399,7 +399,7 @@ class RetentionSweep:
             log.warning("orphaned result could not be deleted", operation_id=str(stored.id), code=error.code)
 
     async def _is_old(self, stored: ResultDirectory, now: datetime) -> bool:
-        """Return whether the stored result is too old to be still written by a runner that has lost its lease."""
+        """Return whether the stored result is too old to be still written by a runner that has lost its claim."""
         written = await self.listing.last_written(stored)
         return written is not None and now - written > _ORPHAN_AGE
 

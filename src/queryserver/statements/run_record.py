@@ -26,8 +26,8 @@ from queryserver.formats.arrow import (
 from queryserver.platform.metrics import NO_METRICS, Metrics
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.results.segments import ResultStore, Segment
-from queryserver.statements.leases import StatementLeases
-from queryserver.statements.model import Assignment, EngineCheckpoint, Lease, Outcome, Resumption, new_assignment
+from queryserver.statements.model import Assignment, Claim, EngineCheckpoint, Outcome, Resumption, new_assignment
+from queryserver.statements.owned_statements import OwnedStatements
 from queryserver.statements.scripts import ScriptRun
 from queryserver.statements.states import StatementState, TruncationReason
 
@@ -140,7 +140,7 @@ class StatementLog:
         return first_kept
 
 
-class LeaseLost(Exception):
+class ClaimLost(Exception):
     """Another runner owns the statement, or its state is final. This run must stop writing."""
 
 
@@ -148,12 +148,12 @@ class LeaseLost(Exception):
 class RunRecord:
     """Writes one statement's record for the runner that owns the statement.
 
-    Once another process has claimed it, every write raises LeaseLost. While the database is unreachable, writes are
+    Once another process has claimed it, every write raises ClaimLost. While the database is unreachable, writes are
     retried for the duration of a lease. `before_end` runs before users can see that the statement has ended.
     """
 
     assignment: Assignment
-    leases: StatementLeases
+    owned: OwnedStatements
     editor: EditorSettings
     notify: Callable[[], None]
     before_end: Callable[[], Awaitable[None]] | None = None
@@ -175,7 +175,7 @@ class RunRecord:
 
     def __post_init__(self) -> None:
         resumption = self.assignment.resumption
-        self._lease = self.assignment.lease
+        self._claim = self.assignment.claim
         self._checkpoint = resumption.checkpoint if resumption else None
         self.log = self._opened_log(resumption)
         self.is_running = resumption is not None
@@ -197,7 +197,7 @@ class RunRecord:
     async def mark_sent(self) -> bool:
         """Record that the statement is about to be sent, unless that is already recorded (ADR 81).
 
-        Return False if the lease was lost, a cancel was requested or the end is recorded.
+        Return False if the claim was lost, a cancel was requested or the end is recorded.
         """
         async with self._writing:
             if self.is_settled:
@@ -205,10 +205,10 @@ class RunRecord:
             # Only the first attempt uses the early record, and only if no other process can have claimed the statement
             # since. Otherwise, the write checks that, and whether a cancel was requested.
             waited_s = time.monotonic() - self._started_at
-            has_lapsed = self.leases.has_lapsed(self.assignment.lapses)
+            has_lapsed = self.owned.has_lapsed(self.assignment.lapses)
             may_skip = self._sent_ahead and waited_s < _MAX_SENT_AHEAD_S and not has_lapsed
             recorded, self._sent_ahead = may_skip, False
-            if not (recorded or await self._retried(lambda: self.leases.mark_sent(self._lease))):
+            if not (recorded or await self._retried(lambda: self.owned.mark_sent(self._claim))):
                 return False
             self._queued = timedelta(seconds=time.monotonic() - self._started_at)
             return True
@@ -219,7 +219,7 @@ class RunRecord:
             # Reset first: if this write is canceled, `mark_sent` must write the record again.
             recorded, self._sent_ahead = self._sent_ahead, False
             if recorded and not self.is_settled:
-                await self._write(lambda: self.leases.take_back(self._lease))
+                await self._write(lambda: self.owned.take_back(self._claim))
 
     async def mark_running(self, progress: int, token: str | None) -> None:
         """Record that the engine has accepted the statement. Further calls have no effect."""
@@ -232,7 +232,7 @@ class RunRecord:
                 await self.report(progress, token)
             async with self._writing:
                 await self._write(
-                    lambda: self.leases.mark_running(self._lease, checkpoint=checkpoint, queued=self._queued)
+                    lambda: self.owned.mark_running(self._claim, checkpoint=checkpoint, queued=self._queued)
                 )
                 self._checkpoint, self.is_running = checkpoint, True
         self.log.add(f"Running on {self.assignment.connector}.")
@@ -247,14 +247,14 @@ class RunRecord:
                 checkpoint = EngineCheckpoint(token, self.log.engine_lines)
             with self.log.new_lines() as (start, lines):
                 await self._write(
-                    lambda: self.leases.report(
-                        self._lease, progress=progress, lines=lines, start_line=start, checkpoint=checkpoint
+                    lambda: self.owned.report(
+                        self._claim, progress=progress, lines=lines, start_line=start, checkpoint=checkpoint
                     )
                 )
             self._checkpoint = checkpoint or self._checkpoint
         first_kept = self.log.drop_overflow()
         if first_kept is not None:
-            await self.leases.trim_logs(self._lease, before_line=first_kept)
+            await self.owned.trim_logs(self._claim, before_line=first_kept)
 
     async def record_token(self, progress: int, token: str | None) -> None:
         """Store the position from which reading on the engine can resume, if it has changed."""
@@ -268,7 +268,7 @@ class RunRecord:
             log_lines = self._checkpoint.log_lines if self._checkpoint else 0
             checkpoint = None if token is None else EngineCheckpoint(token, log_lines)
             await self._write(
-                lambda: self.leases.add_segment(self._lease, segment, columns=columns, checkpoint=checkpoint)
+                lambda: self.owned.add_segment(self._claim, segment, columns=columns, checkpoint=checkpoint)
             )
             self._checkpoint = checkpoint or self._checkpoint
         self.notify()
@@ -302,8 +302,8 @@ class RunRecord:
         retention = timedelta(hours=self.editor.result_retention_h)
         if (script := self.script) is None:
             await self._write(
-                lambda: self.leases.finish(
-                    self._lease, outcome, retention=retention, lines=lines, start_line=start, queued=self._queued
+                lambda: self.owned.finish(
+                    self._claim, outcome, retention=retention, lines=lines, start_line=start, queued=self._queued
                 )
             )
             return
@@ -311,16 +311,16 @@ class RunRecord:
         if outcome.state in {StatementState.AVAILABLE, StatementState.SUCCESS}:
             next_statement = await self._retried(lambda: script.next_statement(self.assignment))
         end = await self._retried(
-            lambda: self.leases.finish_part(
-                self._lease, outcome, retention=retention, lines=lines, start_line=start, next_statement=next_statement
+            lambda: self.owned.finish_part(
+                self._claim, outcome, retention=retention, lines=lines, start_line=start, next_statement=next_statement
             )
         )
         if end is None:
-            raise LeaseLost
+            raise ClaimLost
         if next_statement is not None and end.next_statement is not None:
-            lease = replace(self._lease, statement_id=next_statement.id, fence=1)
+            claim = replace(self._claim, statement_id=next_statement.id, fence=1)
             self.next_statement = new_assignment(
-                next_statement, lease, history_id=end.next_statement.status.history_id, ends_at=self.assignment.ends_at
+                next_statement, claim, history_id=end.next_statement.status.history_id, ends_at=self.assignment.ends_at
             )
 
     async def engine_is_done(self) -> None:
@@ -334,7 +334,7 @@ class RunRecord:
 
     async def _write(self, write: Callable[[], Awaitable[bool]]) -> None:
         if not await self._retried(write):
-            raise LeaseLost
+            raise ClaimLost
 
     async def _retried(self, write: Callable[[], Awaitable[T]]) -> T:
         give_up = asyncio.get_running_loop().time() + self.editor.lease_timeout_s
@@ -345,7 +345,7 @@ class RunRecord:
             except errors.DatabaseUnavailable:
                 left_s = give_up - asyncio.get_running_loop().time()
                 if left_s <= 0:
-                    raise LeaseLost from None
+                    raise ClaimLost from None
             await asyncio.sleep(min(wait_s, left_s))
             wait_s = min(wait_s * 2, 2.0)
 
@@ -386,7 +386,7 @@ class Spool:
     """
 
     results: ResultStore
-    lease: Lease
+    claim: Claim
     caps: ResultLimits
     make_visible: Callable[[Segment, str | None], Awaitable[None]]
     stored: Resumption | None = None
@@ -508,10 +508,10 @@ class Spool:
             await storing
 
     async def _store_segment(self, number: int, start_row: int, table: pa.Table, token: str | None) -> None:
-        lease = self.lease
+        claim = self.claim
         try:
             segment = await self.results.append(
-                lease.statement_id, fence=lease.fence, number=number, start_row=start_row, table=table
+                claim.statement_id, fence=claim.fence, number=number, start_row=start_row, table=table
             )
         except errors.InsufficientStorage as error:
             raise errors.disk_below_floor(error.message) from error

@@ -31,8 +31,7 @@ from queryserver.platform.threads import background, every
 from queryserver.results.segments import ResultStore
 from queryserver.statements.claims import StatementClaims
 from queryserver.statements.execution import Execution
-from queryserver.statements.leases import StatementLeases
-from queryserver.statements.model import Lease, NewStatement, new_assignment
+from queryserver.statements.model import Claim, NewStatement, new_assignment
 from queryserver.statements.open_sessions import (
     NO_EXTERNAL_DATA,
     ExternalData,
@@ -40,11 +39,12 @@ from queryserver.statements.open_sessions import (
     OpenSessions,
     SessionOpener,
 )
+from queryserver.statements.owned_statements import OwnedStatements
 from queryserver.statements.rows import ENDED
-from queryserver.statements.run_record import LeaseLost
+from queryserver.statements.run_record import ClaimLost
 from queryserver.statements.running_statements import (
     Broker,
-    DataLeases,
+    DataClaims,
     Intake,
     RunnerInstance,
     RunnerLimits,
@@ -75,8 +75,8 @@ class RunnerShutdown:
     """Lets the statements of this process finish, then stops the remaining ones or leaves them to other processes."""
 
     instance: RunnerInstance
-    leases: StatementLeases
-    data: DataLeases
+    owned: OwnedStatements
+    data: DataClaims
     sessions: OpenSessions
     running: RunningStatements
     signals: StateSignals
@@ -119,7 +119,7 @@ class RunnerShutdown:
         attached = [execution for execution in self.running.executions() if execution not in detached]
         await _within(asyncio.gather(*(self._stop_or_release(execution) for execution in attached)), within_s)
         await _all_ended(self.running.tasks, end - time.monotonic())
-        hand_overs = (unless_database_unavailable(self.leases.hand_over(one.assignment.lease)) for one in detached)
+        hand_overs = (unless_database_unavailable(self.owned.hand_over(one.assignment.claim)) for one in detached)
         await _within(asyncio.gather(*hand_overs), max(end - time.monotonic(), _MIN_STEP_S))
 
     async def _stop_or_release(self, execution: Execution) -> None:
@@ -128,14 +128,14 @@ class RunnerShutdown:
             try:
                 async with asyncio.timeout(STATEMENTS_STOPPED_WITHIN_S / 2):  # the database may be unavailable
                     await execution.take_back()
-                released = await self.leases.release(execution.assignment.lease)
-            except (LeaseLost, DatabaseUnavailable, TimeoutError):
+                released = await self.owned.release(execution.assignment.claim)
+            except (ClaimLost, DatabaseUnavailable, TimeoutError):
                 released = not execution.was_sent
             if released:
                 execution.abandon()
                 if self.broker is not None:
-                    lease = execution.assignment.lease
-                    self.broker.statement_waits(lease.statement_id, fence=lease.fence)
+                    claim = execution.assignment.claim
+                    self.broker.statement_waits(claim.statement_id, fence=claim.fence)
                 return
         execution.stop("Canceled because the server was shut down.")
 
@@ -167,9 +167,9 @@ class QueueConsumer:
     """Takes statements from the queue while this worker has free slots. Inactive in processes that are not workers."""
 
     instance: RunnerInstance
-    leases: StatementLeases
+    owned: OwnedStatements
     connectors: Connectors
-    data: DataLeases
+    data: DataClaims
     claims: StatementClaims
     running: RunningStatements
     limits: RunnerLimits
@@ -215,7 +215,7 @@ class QueueConsumer:
             return await asyncio.shield(taking)
 
     async def _take(self, limit: int, max_for_busy_users: int) -> int:
-        assignments = await self.leases.claim_waiting(
+        assignments = await self.owned.claim_waiting(
             owner=self.instance.owner,
             connectors=self.connectors.runnable_by(self.data.names),
             slots=self.limits.slots,
@@ -265,7 +265,7 @@ class Runner:
     """Runs statements that it owns inside `running()`. On exit, unfinished statements are stopped or handed over."""
 
     instance: RunnerInstance
-    leases: StatementLeases
+    owned: OwnedStatements
     session_records: SessionRecords
     results: ResultStore
     users: UserDirectory
@@ -284,11 +284,11 @@ class Runner:
         instance, limits = self.instance, self.limits
         self.sessions = OpenSessions(partial(self.session_records.close, owner=instance.owner))
         self.opener = self._opener()
-        self.data = DataLeases(instance, self.session_records, self.connectors)
+        self.data = DataClaims(instance, self.session_records, self.connectors)
         self.statements = self._running_statements()
         self.claims = StatementClaims(
             instance=instance,
-            leases=self.leases,
+            owned=self.owned,
             users=self.users,
             connectors=self.connectors,
             data=self.data,
@@ -301,7 +301,7 @@ class Runner:
         )
         self.queue = QueueConsumer(
             instance=instance,
-            leases=self.leases,
+            owned=self.owned,
             connectors=self.connectors,
             data=self.data,
             claims=self.claims,
@@ -311,7 +311,7 @@ class Runner:
         )
         self.shutdown = RunnerShutdown(
             instance=instance,
-            leases=self.leases,
+            owned=self.owned,
             data=self.data,
             sessions=self.sessions,
             running=self.statements,
@@ -338,7 +338,7 @@ class Runner:
     def _running_statements(self) -> RunningStatements:
         return RunningStatements(
             instance=self.instance,
-            leases=self.leases,
+            owned=self.owned,
             results=self.results,
             opener=self.opener,
             connectors=self.connectors,
@@ -382,7 +382,7 @@ class Runner:
 
     def _after_end(self, execution: Execution) -> None:
         if execution.script is not None:
-            name = f"after-{execution.assignment.lease.statement_id}"
+            name = f"after-{execution.assignment.claim.statement_id}"
             self.statements.add_task(self.claims.continue_script(execution), name)
         self.queue.wake()
 
@@ -393,11 +393,11 @@ class Runner:
     async def _check_owned(self) -> None:
         """Stop work that another process has claimed, or whose cancel was requested through another process."""
         if ids := self.statements.ids():
-            owned = await self.leases.still_owned(ids, owner=self.owner)
+            owned = await self.owned.still_owned(ids, owner=self.owner)
             for statement_id in ids:
                 if owned.get(statement_id, True):
                     if statement_id not in owned:
-                        self.metrics.leases_lost.inc()
+                        self.metrics.claims_lost.inc()
                     self.statements.cancel(statement_id)
         recorded = self.sessions.recorded_ids()
         await self.sessions.reconcile(recorded, await self.session_records.still_owned(recorded, owner=self.owner))
@@ -418,14 +418,14 @@ class Runner:
         if self._must_skip_sweep:
             return
         await self.session_records.close_lost(owner=self.owner)
-        await self.leases.end_broken_scripts()
+        await self.owned.end_broken_scripts()
         if self.instance.intake is not Intake.BOUND:
             await self.data.acquire_configured()
         await self._claim_all()
 
     @property
     def _must_skip_sweep(self) -> bool:
-        is_too_early = time.monotonic() < self._no_sweep_until or not self.leases.may_take_over
+        is_too_early = time.monotonic() < self._no_sweep_until or not self.owned.may_take_over
         return self.instance.is_draining or is_too_early
 
     async def _claim_all(self) -> None:
@@ -488,7 +488,7 @@ class StatementDispatcher:
     @property
     def lapses(self) -> int:
         """How often this process may have counted as dead (`Ownership.lapses`)."""
-        return self._runner.leases.lapses
+        return self._runner.owned.lapses
 
     def sends_at_once(self, new: NewStatement) -> bool:
         """Return whether this process will send the new statement as soon as it is recorded."""
@@ -503,9 +503,9 @@ class StatementDispatcher:
         if new.owner is None:
             await self.announce(new.id, is_bound=is_bound)
             return
-        lease = Lease(new.id, new.owner, fence=1, operation_id=new.operation_id)
+        claim = Claim(new.id, new.owner, fence=1, operation_id=new.operation_id)
         ends_at = time.monotonic() + new.timeout.total_seconds()
-        self._runner.statements.start(new_assignment(new, lease, history_id=history_id, ends_at=ends_at), user)
+        self._runner.statements.start(new_assignment(new, claim, history_id=history_id, ends_at=ends_at), user)
 
     async def announce(self, statement_id: UUID, *, is_bound: bool) -> None:
         """Notify other instances that a statement is waiting. Never raises.

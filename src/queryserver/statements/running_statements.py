@@ -27,9 +27,9 @@ from queryserver.platform.threads import background
 from queryserver.results.segments import ResultStore
 from queryserver.sql.statements import changes_objects
 from queryserver.statements.execution import Execution
-from queryserver.statements.leases import StatementLeases
-from queryserver.statements.model import Assignment, Lease, SlotLimits, StatementStatus
+from queryserver.statements.model import Assignment, Claim, SlotLimits, StatementStatus
 from queryserver.statements.open_sessions import SessionOpener
+from queryserver.statements.owned_statements import OwnedStatements
 from queryserver.statements.scripts import ScriptRun
 from queryserver.statements.session_repository import SessionRecords
 from queryserver.statements.states import StatementState
@@ -138,7 +138,7 @@ class StateSignals:
 class StateChangePoller:
     """Finds changes of watched statements that were not signaled, in one query per round. Active inside `running()`.
 
-    Statements that run here are polled less often: they change without a signal only if their lease is lost.
+    Statements that run here are polled less often: they change without a signal only if their claim is lost.
     """
 
     database: Database = field(repr=False)
@@ -249,7 +249,7 @@ class Broker(Protocol):
 
 
 @dataclass(eq=False)
-class DataLeases:
+class DataClaims:
     """The data that only this process may open, identified by the names that `Connectors.data_of` returns."""
 
     instance: RunnerInstance
@@ -315,7 +315,7 @@ class RunningStatements:
     """
 
     instance: RunnerInstance
-    leases: StatementLeases
+    owned: OwnedStatements
     results: ResultStore
     opener: SessionOpener
     connectors: Connectors
@@ -338,32 +338,32 @@ class RunningStatements:
             # The call was accepted just before the shutdown began.
             self.add_task(unless_database_unavailable(self._leave(assignment)), "statement-left")
             return
-        lease = assignment.lease
+        claim = assignment.claim
         script = previous.script if previous is not None else None
-        if lease.operation_id is not None and script is None:
-            script = ScriptRun(self.leases, self.editor, is_shared=self.is_shared(assignment))
+        if claim.operation_id is not None and script is None:
+            script = ScriptRun(self.owned, self.editor, is_shared=self.is_shared(assignment))
         execution = Execution(
             assignment,
-            leases=self.leases,
+            owned=self.owned,
             results=self.results,
             settings=self.editor,
             open_session=partial(self.opener.session, user=user),
             reattach=partial(self.opener.reattach, user=user),
-            notify=partial(self.notify, lease),
+            notify=partial(self.notify, claim),
             before_end=self.before_end(assignment),
             metrics=self.metrics,
             script=script,
             previous_log=previous.log if previous is not None else None,
         )
-        self._executions[lease.statement_id] = execution
-        task = self.add_task(execution.run(), f"statement-{lease.statement_id}")
+        self._executions[claim.statement_id] = execution
+        task = self.add_task(execution.run(), f"statement-{claim.statement_id}")
         task.add_done_callback(lambda _: self._remove(execution))
 
     async def _leave(self, assignment: Assignment) -> None:
         """Release a statement that was not sent to another process."""
         if assignment.sent_ahead:
-            await self.leases.take_back(assignment.lease)
-        await self.leases.release(assignment.lease)
+            await self.owned.take_back(assignment.claim)
+        await self.owned.release(assignment.claim)
 
     def add_task(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
         """Start a task that a shutdown must wait for."""
@@ -373,11 +373,11 @@ class RunningStatements:
         return task
 
     def _remove(self, execution: Execution) -> None:
-        lease = execution.assignment.lease
-        if self._executions.get(lease.statement_id) is execution:
-            del self._executions[lease.statement_id]
+        claim = execution.assignment.claim
+        if self._executions.get(claim.statement_id) is execution:
+            del self._executions[claim.statement_id]
         if not execution.is_settled:  # otherwise, recording the end has already woken the waiting calls
-            self.notify(lease)
+            self.notify(claim)
         self.after_end(execution)
 
     @property
@@ -403,7 +403,7 @@ class RunningStatements:
     def cancel(self, statement_id: UUID, *, message: str = "Canceled.") -> bool:
         """Cancel a statement, or the active statement of a script. Return False if it does not run here."""
         execution = self._executions.get(statement_id) or next(
-            (one for one in self._executions.values() if one.assignment.lease.operation_id == statement_id), None
+            (one for one in self._executions.values() if one.assignment.claim.operation_id == statement_id), None
         )
         if execution is None:
             return False
@@ -422,14 +422,14 @@ class RunningStatements:
             if execution.assignment.user_id in disabled:
                 execution.stop("Canceled because the user is no longer active.")
 
-    def notify(self, lease: Lease) -> None:
+    def notify(self, claim: Claim) -> None:
         """Wake the calls that wait for changes of the statement: here, and in other processes through the broker."""
-        execution = self._executions.get(lease.statement_id)
+        execution = self._executions.get(claim.statement_id)
         may_have_ended = execution is None or execution.is_settled
-        self._signal(lease.statement_id, may_have_ended=may_have_ended)
-        if lease.operation_id is not None:
+        self._signal(claim.statement_id, may_have_ended=may_have_ended)
+        if claim.operation_id is not None:
             goes_on = execution is not None and execution.next_statement is not None
-            self._signal(lease.operation_id, may_have_ended=may_have_ended and not goes_on)
+            self._signal(claim.operation_id, may_have_ended=may_have_ended and not goes_on)
 
     def _signal(self, statement_id: UUID, *, may_have_ended: bool) -> None:
         self.signals.notify(statement_id, may_have_ended=may_have_ended)

@@ -15,8 +15,8 @@ from queryserver.platform.settings.editor import EditorSettings
 from queryserver.sql.markers import StatementParameters, find_markers
 from queryserver.sql.scanner import expects_result_set
 from queryserver.sql.statements import Choice, Script, ScriptStatement, is_short, literal_limit, statement_hash
-from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import Assignment, NewStatement, StatementHandle, effective_row_limit, opaque_token
+from queryserver.statements.owned_statements import OwnedStatements
 from queryserver.statements.states import LimitSource
 
 T = TypeVar("T")
@@ -81,7 +81,7 @@ def script_operation(first: NewStatement, script: str, choice: Choice) -> tuple[
 class ScriptRun:
     """Determines the next statement of a script, in the process that runs it. Splits the script text only once."""
 
-    leases: StatementLeases
+    owned: OwnedStatements
     editor: EditorSettings
     is_shared: bool
     """Whether the script's session is shared by statements without a named session."""
@@ -92,11 +92,11 @@ class ScriptRun:
 
         Raises DatabaseUnavailable, OperationNotFound.
         """
-        operation_id, index = previous.lease.operation_id, previous.statement_index + 1
+        operation_id, index = previous.claim.operation_id, previous.statement_index + 1
         if operation_id is None or index >= previous.statements_count:
             return None
         if self._remaining is None:
-            script = await self.leases.script(operation_id)
+            script = await self.owned.script(operation_id)
             cut = await _in_thread_if_long(script, lambda: Script(script, previous.dialect))
             self._remaining = islice(cut, index, None)
         statement = next(self._remaining)
@@ -131,7 +131,7 @@ class ScriptRun:
             limit_source=limit_source,
             timeout=timedelta(seconds=max(math.ceil(previous.ends_at - time.monotonic()), 0)),
             has_result_set=expects_result_set(text, previous.dialect),
-            owner=previous.lease.owner,
+            owner=previous.claim.owner,
             limits=self.editor,
             idempotency=None,
             database=previous.database,
@@ -143,7 +143,7 @@ class ScriptRun:
             api_token=previous.api_token,
             parameters=parameters,
             parameter_count=count,
-            operation_id=previous.lease.operation_id,
+            operation_id=previous.claim.operation_id,
             needs_session=True,
         )
 

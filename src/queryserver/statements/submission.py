@@ -24,10 +24,9 @@ from queryserver.sql.statements import (
     statement_hash,
 )
 from queryserver.statements import model
-from queryserver.statements.leases import StatementLeases
 from queryserver.statements.model import (
+    Claim,
     IdempotencyKey,
-    Lease,
     NewStatement,
     Outcome,
     RecordedStatement,
@@ -35,6 +34,7 @@ from queryserver.statements.model import (
     new_session_guid,
     opaque_token,
 )
+from queryserver.statements.owned_statements import OwnedStatements
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.runner import StatementDispatcher
 from queryserver.statements.scripts import require_few_statements, script_operation
@@ -157,7 +157,7 @@ class StatementRecorder:
     """Records statements before anything is sent to an engine, then dispatches them."""
 
     records: StatementRecords
-    leases: StatementLeases
+    owned: OwnedStatements
     dispatcher: StatementDispatcher
     ends_are_mailed: bool = False
     """Whether owners receive email about long-running statements (Contract platform 10.5)."""
@@ -204,9 +204,9 @@ class StatementRecorder:
 
     async def _refuse(self, new: NewStatement, owner: str, message: str, *, start_line: int) -> None:
         """End a recorded statement without running it."""
-        lease = Lease(new.id, owner, fence=1, operation_id=new.operation_id)
+        claim = Claim(new.id, owner, fence=1, operation_id=new.operation_id)
         outcome = Outcome(StatementState.FAILED, error_code="rejected", message=message)
-        await self.leases.finish(lease, outcome, retention=timedelta(0), lines=[message], start_line=start_line)
+        await self.owned.finish(claim, outcome, retention=timedelta(0), lines=[message], start_line=start_line)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

@@ -274,7 +274,7 @@ class TestJanitor:
         assert (await clean_up())["tables of broken imports"] == 1
 
     async def test_import_of_a_lost_server_fails_and_its_tables_are_dropped(self, tables: Tables, ana: Caller):
-        """The next sweep finds the record of the import, whose lease has expired, and wakes the janitor."""
+        """The next sweep finds the record of the import, whose owner is dead, and wakes the janitor."""
         tables.slow.hold()
         tables.slow.refuse_drops = True
         operation = await started(ana, "slow", "t", file_path=await uploaded(ana, CONTENT))

@@ -38,7 +38,7 @@ from queryserver.imports.session import (
     default_bad_row_limit,
     read_ahead,
 )
-from queryserver.statements.model import Assignment, Lease
+from queryserver.statements.model import Assignment, Claim
 
 COLUMNS = (TargetColumn(0, "n", ColumnType(BaseType.INT32)), TargetColumn(1, "text", STRING))
 ROWS = 5000
@@ -90,10 +90,10 @@ class NoRecords:
 def assignment(max_bad_rows: BadRowLimit = 0) -> Assignment:
     reading = FileReading(Origin.REMOTE, "file:///a.csv", True, 2)
     plan = ImportPlan("a.csv", reading, COLUMNS, ("INT", "TEXT"), None, "t", max_bad_rows=max_bad_rows)
-    lease = Lease(uuid4(), "me", 1)
+    claim = Claim(uuid4(), "me", 1)
     now = time.monotonic()
     return Assignment(
-        lease, 1, "fake", "fake", "", None, {}, 1, False, False, 10, now, False, False, import_plan=stored_plan(plan)
+        claim, 1, "fake", "fake", "", None, {}, 1, False, False, 10, now, False, False, import_plan=stored_plan(plan)
     )
 
 

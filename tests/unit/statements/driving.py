@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 from tests.fakes.engine import FakeEngine, FakeSession
 from tests.fakes.results import MemoryResults
-from tests.fakes.statements import OWNER, Entry, MemoryLeases, MemorySessions, MemoryUsers, PlainSealer
+from tests.fakes.statements import OWNER, Entry, MemorySessions, MemoryStatements, MemoryUsers, PlainSealer
 
 from queryserver.connectors.model import Connector, ConnectorLimits
 from queryserver.connectors.registry import Connectors
@@ -35,7 +35,7 @@ QUICK = RunnerLimits(sweep_every=timedelta(seconds=0.2), shutdown_grace=timedelt
 class Run:
     """A setup that runs single statements with fakes."""
 
-    leases: MemoryLeases = field(default_factory=MemoryLeases)
+    owned: MemoryStatements = field(default_factory=MemoryStatements)
     engine: FakeEngine = field(default_factory=FakeEngine)
     results: MemoryResults = field(default_factory=MemoryResults)
     settings: EditorSettings = FAST
@@ -60,7 +60,7 @@ class Run:
 
         return Execution(
             assignment,
-            leases=self.leases,
+            owned=self.owned,
             results=self.results,
             settings=self.settings,
             open_session=session,
@@ -71,16 +71,16 @@ class Run:
 
     async def to_end(self, statement: str, **more: object) -> Entry:
         """Run the statement to its end and return its final record."""
-        assignment = self.leases.add(statement, **more)
+        assignment = self.owned.add(statement, **more)
         await asyncio.wait_for(self.execution(assignment).run(), 60)
-        return self.leases.of(assignment)
+        return self.owned.of(assignment)
 
 
 @dataclass
 class Fleet:
     """Runners that share the same records; each one acts as a separate process."""
 
-    leases: MemoryLeases = field(default_factory=MemoryLeases)
+    owned: MemoryStatements = field(default_factory=MemoryStatements)
     sessions: MemorySessions = field(default_factory=MemorySessions)
     users: MemoryUsers = field(default_factory=MemoryUsers)
     results: MemoryResults = field(default_factory=MemoryResults)
@@ -100,7 +100,7 @@ class Fleet:
         connectors = Connectors([connector], build=lambda _: self.engine)
         return Runner(
             RunnerInstance(owner, intake),
-            leases=self.leases,
+            owned=self.owned,
             session_records=self.sessions,
             results=self.results,
             users=self.users,
@@ -116,7 +116,7 @@ class Fleet:
     @asynccontextmanager
     async def at_work(self) -> AsyncIterator[tuple[Runner, Assignment]]:
         """Provide a runner and the assignment of a long statement that is running on its engine."""
-        runner, assignment = self.runner(), self.leases.add("sleep 30")
+        runner, assignment = self.runner(), self.owned.add("sleep 30")
         async with runner.running():
             runner.statements.start(assignment, ANA)
             await until(lambda: self.engine.running == 1)

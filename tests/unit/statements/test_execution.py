@@ -139,9 +139,9 @@ async def test_result_of_exactly_the_row_limit_is_not_truncated(
 
 async def test_rows_of_a_slow_statement_are_readable_while_it_runs() -> None:
     run = Run(engine=PausingEngine())
-    assignment = run.leases.add("rows 2000")
+    assignment = run.owned.add("rows 2000")
     task = asyncio.create_task(run.execution(assignment).run())
-    entry = run.leases.of(assignment)
+    entry = run.owned.of(assignment)
     await until(lambda: sum(one.rows for one in entry.segments) == 1000)
     assert entry.state is StatementState.RUNNING
     run.engine.go_on.set()
@@ -152,9 +152,9 @@ async def test_rows_of_a_slow_statement_are_readable_while_it_runs() -> None:
 
 async def test_slow_first_batch_shows_the_statement_as_running() -> None:
     run = Run(engine=PausingEngine(first_waits=True))
-    assignment = run.leases.add("rows 2")
+    assignment = run.owned.add("rows 2")
     task = asyncio.create_task(run.execution(assignment).run())
-    await until(lambda: run.leases.of(assignment).state is StatementState.RUNNING)
+    await until(lambda: run.owned.of(assignment).state is StatementState.RUNNING)
     run.engine.go_on.set()
     await asyncio.wait_for(task, 60)
 
@@ -256,24 +256,24 @@ async def test_accepted_statement_is_never_sent_again() -> None:
 
 async def test_cancel_between_two_attempts_ends_as_canceled() -> None:
     run = Run(engine=OddEngine(refuse=EngineUnavailable, times=1))
-    assignment = run.leases.add("ddl")
+    assignment = run.owned.add("ddl")
     run.engine.refuse = EngineUnavailable
     task = asyncio.create_task(run.execution(assignment).run())
     await until(lambda: run.engine.times == 0)
-    run.leases.of(assignment).cancel_requested = True
+    run.owned.of(assignment).cancel_requested = True
     await asyncio.wait_for(task, 60)
-    assert run.leases.of(assignment).state is CANCELED
+    assert run.owned.of(assignment).state is CANCELED
     assert run.engine.executions == []
 
 
 @pytest.mark.item(37)
 async def test_cancel_before_sending_never_reaches_the_engine() -> None:
     run = Run()
-    assignment = run.leases.add("sleep 30")
+    assignment = run.owned.add("sleep 30")
     execution = run.execution(assignment)
-    run.leases.before["mark_sent"] = lambda: execution.stop("Canceled by ana.")
+    run.owned.before["mark_sent"] = lambda: execution.stop("Canceled by ana.")
     await asyncio.wait_for(execution.run(), 60)
-    entry = run.leases.of(assignment)
+    entry = run.owned.of(assignment)
     assert entry.state is CANCELED
     assert run.engine.executions == []
 
@@ -281,13 +281,13 @@ async def test_cancel_before_sending_never_reaches_the_engine() -> None:
 @pytest.mark.item(36)
 async def test_cancel_reaches_the_engine() -> None:
     run = Run()
-    assignment = run.leases.add("sleep 30")
+    assignment = run.owned.add("sleep 30")
     execution = run.execution(assignment)
     task = asyncio.create_task(execution.run())
     await until(lambda: run.engine.running == 1)
     execution.stop("Canceled by ana.")
     await asyncio.wait_for(task, 60)
-    entry = run.leases.of(assignment)
+    entry = run.owned.of(assignment)
     assert (entry.state, entry.outcome and entry.outcome.message) == (CANCELED, "Canceled by ana.")
     assert (run.engine.cancels, run.engine.running) == (1, 0)
     assert "Canceled by ana." in entry.lines
@@ -295,20 +295,20 @@ async def test_cancel_reaches_the_engine() -> None:
 
 async def test_late_cancel_does_not_change_the_outcome() -> None:
     run = Run()
-    assignment = run.leases.add("ddl")
+    assignment = run.owned.add("ddl")
     execution = run.execution(assignment)
-    run.leases.before["finish"] = lambda: execution.stop("Canceled.")
+    run.owned.before["finish"] = lambda: execution.stop("Canceled.")
     await asyncio.wait_for(execution.run(), 60)
-    assert run.leases.of(assignment).state is SUCCESS
+    assert run.owned.of(assignment).state is SUCCESS
 
 
 @pytest.mark.item(35)
 async def test_timeout_is_reported_even_if_the_engine_does_not_stop() -> None:
     run = Run(engine=OddEngine())
     run.engine.ignores_cancel = True
-    assignment = run.leases.add("sleep 30", ends_at=time.monotonic() + 0.3)
+    assignment = run.owned.add("sleep 30", ends_at=time.monotonic() + 0.3)
     task = asyncio.create_task(run.execution(assignment).run())
-    await until(lambda: run.leases.of(assignment).state is TIMED_OUT)
+    await until(lambda: run.owned.of(assignment).state is TIMED_OUT)
     await asyncio.wait_for(task, 60)
     assert run.engine.running == 0, "leaving the session ends what no cancel could end"
 
@@ -319,11 +319,11 @@ async def test_changes_are_reported_again_if_the_engine_continues_after_the_repo
     """
     run = Run(engine=OddEngine())
     run.engine.ignores_cancel = True
-    assignment = run.leases.add("sleep 30", ends_at=time.monotonic() + 3)  # long enough for the engine to start
+    assignment = run.owned.add("sleep 30", ends_at=time.monotonic() + 3)  # long enough for the engine to start
     told: list[tuple[bool, int]] = []
 
     async def tell() -> None:
-        told.append((run.leases.of(assignment).state is TIMED_OUT, run.engine.running))
+        told.append((run.owned.of(assignment).state is TIMED_OUT, run.engine.running))
 
     run.before_end = tell
     await asyncio.wait_for(run.execution(assignment).run(), 60)
@@ -353,7 +353,7 @@ async def test_expired_deadline_ends_the_statement_without_the_engine() -> None:
 @pytest.mark.parametrize("call", ["mark_sent", "mark_running", "finish"])
 async def test_lost_database_response_is_requested_again(call: str) -> None:
     run = Run()
-    run.leases.lose_answer_of.add(call)
+    run.owned.lose_answer_of.add(call)
     entry = await run.to_end("sleep 0.5 then rows 3")
     assert entry.state is AVAILABLE
     assert call in entry.writes
@@ -362,19 +362,19 @@ async def test_lost_database_response_is_requested_again(call: str) -> None:
 
 async def test_short_database_outage_changes_nothing() -> None:
     run = Run()
-    assignment = run.leases.add("sleep 0.3 then rows 3")
+    assignment = run.owned.add("sleep 0.3 then rows 3")
     task = asyncio.create_task(run.execution(assignment).run())
     await until(lambda: run.engine.running == 1)
-    run.leases.down = True
+    run.owned.down = True
     await asyncio.sleep(0.8)
-    run.leases.down = False
+    run.owned.down = False
     await asyncio.wait_for(task, 60)
-    assert run.leases.of(assignment).state is AVAILABLE
+    assert run.owned.of(assignment).state is AVAILABLE
 
 
 async def test_log_lines_of_an_interrupted_report_are_written_at_the_end() -> None:
     run = Run()
-    run.leases.lose_answer_of.add("report")
+    run.owned.lose_answer_of.add("report")
     entry = await run.to_end("sleep 1.2 then rows 3")
     assert entry.lines == ["Running on fake.", "statement fake-1", "Finished: 3 rows stored."]
     starts = sorted(entry.log)
@@ -411,7 +411,7 @@ async def test_unrecordable_outcome_ends_as_failed() -> None:
             message = "unsupported Unicode escape sequence"
             raise ValueError(message)
 
-    run.leases.refuse = refuse
+    run.owned.refuse = refuse
     entry = await run.to_end("rows 3")
     assert state_of(entry) == (FAILED, "result_store_failed")
     assert entry.outcome is not None

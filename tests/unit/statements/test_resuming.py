@@ -51,8 +51,8 @@ def assert_whole_result(entry: Entry, rows: int) -> None:
 async def test_shutdown_leaves_a_statement_to_the_next_server(pages_once: bool) -> None:
     engine = ResumableFakeEngine(pages_once=pages_once)
     fleet = Fleet(engine=engine)
-    assignment = fleet.leases.add("work then rows 5000", owner=None)
-    entry = fleet.leases.of(assignment)
+    assignment = fleet.owned.add("work then rows 5000", owner=None)
+    entry = fleet.owned.of(assignment)
     async with fleet.runner("first").running():
         await until(lambda: entry.state is StatementState.RUNNING)
     assert not terminal(entry)
@@ -69,10 +69,10 @@ async def test_shutdown_leaves_a_statement_to_the_next_server(pages_once: bool) 
 async def test_script_statement_is_resumed_by_the_next_server_and_the_rest_does_not_run() -> None:
     engine = ResumableFakeEngine()
     fleet = Fleet(engine=engine)
-    script = fleet.leases.add("work then rows 3; change 1", owner="script", owner_dies_in_s=3600)
-    part = fleet.leases.add("work then rows 3", owner=None, statements_count=2, keeps_session=True)
-    entry = fleet.leases.of(part)
-    entry.assignment = replace(part, lease=replace(part.lease, operation_id=script.lease.statement_id))
+    script = fleet.owned.add("work then rows 3; change 1", owner="script", owner_dies_in_s=3600)
+    part = fleet.owned.add("work then rows 3", owner=None, statements_count=2, keeps_session=True)
+    entry = fleet.owned.of(part)
+    entry.assignment = replace(part, claim=replace(part.claim, operation_id=script.claim.statement_id))
     async with fleet.runner("first").running():
         await until(lambda: entry.state is StatementState.RUNNING)
     assert not terminal(entry)
@@ -80,7 +80,7 @@ async def test_script_statement_is_resumed_by_the_next_server_and_the_rest_does_
     others: list[Entry] = []
 
     def all_ended() -> bool:
-        others[:] = [one for one in fleet.leases.entries.values() if one.assignment.statement == "change 1"]
+        others[:] = [one for one in fleet.owned.entries.values() if one.assignment.statement == "change 1"]
         return bool(others) and all(map(terminal, others))
 
     async with fleet.runner("second").running():
@@ -95,8 +95,8 @@ async def test_rows_resume_after_the_last_stored_row(pages_once: bool) -> None:
     engine = ResumableFakeEngine(pages_once=pages_once)
     engine.go_on.clear()
     fleet = Fleet(engine=engine)
-    assignment = fleet.leases.add("rows 5000 wide 100", owner=None)
-    entry = fleet.leases.of(assignment)
+    assignment = fleet.owned.add("rows 5000 wide 100", owner=None)
+    entry = fleet.owned.of(assignment)
     async with fleet.runner("first").running():
         await until(lambda: rows_of(entry) == [(0, 1000)])
     assert not terminal(entry)
@@ -113,8 +113,8 @@ async def test_pages_of_a_long_statement_are_stored_one_by_one() -> None:
     """
     engine = ResumableFakeEngine(pages_once=True)
     fleet = Fleet(engine=engine)
-    assignment = fleet.leases.add("sleep 2.5 then rows 40000", owner=None, row_limit=40_000)
-    entry = fleet.leases.of(assignment)
+    assignment = fleet.owned.add("sleep 2.5 then rows 40000", owner=None, row_limit=40_000)
+    entry = fleet.owned.of(assignment)
     async with fleet.runner("first").running():
         await until(lambda: terminal(entry))
     assert rows_of(entry) == [(start, 1000) for start in range(0, 40_000, 1000)]
@@ -124,7 +124,7 @@ async def test_log_lines_appear_once() -> None:
     engine = ResumableFakeEngine()
     engine.go_on.clear()
     fleet = Fleet(engine=engine)
-    entry = fleet.leases.of(fleet.leases.add("rows 5000 wide 100", owner=None))
+    entry = fleet.owned.of(fleet.owned.add("rows 5000 wide 100", owner=None))
     async with fleet.runner("first").running():
         await until(lambda: entry.checkpoint is not None and entry.checkpoint.log_lines == 1)
     engine.go_on.set()
@@ -148,7 +148,7 @@ async def test_statement_unknown_to_the_engine_has_an_unknown_outcome() -> None:
 async def test_unavailable_engine_is_waited_for() -> None:
     engine = ResumableFakeEngine()
     fleet = Fleet(engine=engine)
-    entry = fleet.leases.of(fleet.leases.add("work then rows 10", owner=None))
+    entry = fleet.owned.of(fleet.owned.add("work then rows 10", owner=None))
     async with fleet.runner("first").running():
         await until(lambda: entry.state is StatementState.RUNNING)
     engine.reachable = False
@@ -164,7 +164,7 @@ async def test_unavailable_engine_is_waited_for() -> None:
 async def test_cancel_without_a_running_server_reaches_the_engine_later() -> None:
     engine = ResumableFakeEngine()
     fleet = Fleet(engine=engine)
-    entry = fleet.leases.of(fleet.leases.add("sleep 60", owner=None))
+    entry = fleet.owned.of(fleet.owned.add("sleep 60", owner=None))
     async with fleet.runner("first").running():
         await until(lambda: entry.state is StatementState.RUNNING)
     entry.cancel_requested = True
@@ -218,7 +218,7 @@ async def test_log_of_a_resumed_statement_shows_no_values() -> None:
 async def test_statement_with_an_unreadable_checkpoint_has_an_unknown_outcome() -> None:
     """A checkpoint is unreadable if, for example, the key that encrypted it has been lost."""
     fleet = Fleet(engine=ResumableFakeEngine())
-    entry = fleet.leases.of(fleet.leases.add("sleep 60", owner=None))
+    entry = fleet.owned.of(fleet.owned.add("sleep 60", owner=None))
     async with fleet.runner("first").running():
         await until(lambda: entry.state is StatementState.RUNNING)
     entry.checkpoint = None

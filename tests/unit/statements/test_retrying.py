@@ -15,10 +15,10 @@ UNKNOWN = (StatementState.FAILED, "outcome_unknown")
 @pytest.mark.item(92)
 async def test_read_only_statement_runs_once_more() -> None:
     fleet = Fleet(retries_reads=True)
-    assignment = fleet.leases.add(READS, owner=DEAD, owner_dies_in_s=0.3, sent=True)
+    assignment = fleet.owned.add(READS, owner=DEAD, owner_dies_in_s=0.3, sent=True)
     async with fleet.runner().running():
-        await until(lambda: terminal(fleet.leases.of(assignment)))
-    entry = fleet.leases.of(assignment)
+        await until(lambda: terminal(fleet.owned.of(assignment)))
+    entry = fleet.owned.of(assignment)
     assert (entry.state, fleet.engine.executions) == (StatementState.AVAILABLE, [READS])
     assert entry.writes.count("retry") == 1
 
@@ -38,39 +38,39 @@ async def test_read_only_statement_runs_once_more() -> None:
 )
 async def test_statement_with_session_reader_or_former_retry_is_not_retried(more: dict[str, object]) -> None:
     fleet = Fleet(retries_reads=True)
-    assignment = fleet.leases.add(READS, owner=DEAD, owner_dies_in_s=0.3, sent=True, **more)
+    assignment = fleet.owned.add(READS, owner=DEAD, owner_dies_in_s=0.3, sent=True, **more)
     async with fleet.runner().running():
-        await until(lambda: terminal(fleet.leases.of(assignment)))
-    assert state_of(fleet.leases.of(assignment)) == UNKNOWN
+        await until(lambda: terminal(fleet.owned.of(assignment)))
+    assert state_of(fleet.owned.of(assignment)) == UNKNOWN
     assert fleet.engine.executions == []
 
 
 @pytest.mark.item(92)
 async def test_rows_stored_since_the_check_prevent_the_retry() -> None:
     fleet = Fleet(retries_reads=True)
-    assignment = fleet.leases.add(READS, owner=DEAD, owner_dies_in_s=0.3, sent=True)
-    fleet.leases.of(assignment).segments.append(Segment(0, 0, 1, 100, 1))
+    assignment = fleet.owned.add(READS, owner=DEAD, owner_dies_in_s=0.3, sent=True)
+    fleet.owned.of(assignment).segments.append(Segment(0, 0, 1, 100, 1))
     async with fleet.runner().running():
-        await until(lambda: terminal(fleet.leases.of(assignment)))
-    assert state_of(fleet.leases.of(assignment)) == UNKNOWN
+        await until(lambda: terminal(fleet.owned.of(assignment)))
+    assert state_of(fleet.owned.of(assignment)) == UNKNOWN
 
 
 @pytest.mark.item(92)
 @pytest.mark.parametrize(("statement", "retries"), [("change 1", True), (READS, False)])
 async def test_changes_and_connectors_without_retry_end_as_unknown(statement: str, retries: bool) -> None:
     fleet = Fleet(retries_reads=retries)
-    assignment = fleet.leases.add(statement, owner=DEAD, owner_dies_in_s=0.3, sent=True)
+    assignment = fleet.owned.add(statement, owner=DEAD, owner_dies_in_s=0.3, sent=True)
     async with fleet.runner().running():
-        await until(lambda: terminal(fleet.leases.of(assignment)))
-    assert state_of(fleet.leases.of(assignment)) == UNKNOWN
+        await until(lambda: terminal(fleet.owned.of(assignment)))
+    assert state_of(fleet.owned.of(assignment)) == UNKNOWN
     assert fleet.engine.executions == []
 
 
 @pytest.mark.item(92)
 async def test_resumable_statement_is_resumed_and_not_retried() -> None:
     fleet = Fleet(retries_reads=True)
-    assignment = fleet.leases.add(READS, owner=DEAD, owner_dies_in_s=0.3, sent=True)
-    entry = fleet.leases.of(assignment)
+    assignment = fleet.owned.add(READS, owner=DEAD, owner_dies_in_s=0.3, sent=True)
+    entry = fleet.owned.of(assignment)
     entry.state, entry.checkpoint = StatementState.RUNNING, EngineCheckpoint("of an engine that forgot it")
     async with fleet.runner().running():
         await until(lambda: terminal(entry))

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 from tests.fakes.results import MemoryResults
-from tests.fakes.statements import MemoryLeases
+from tests.fakes.statements import MemoryStatements
 from tests.refusals import raises_code
 from tests.timing import until
 
@@ -19,7 +19,7 @@ from queryserver.platform.settings.editor import EditorSettings
 from queryserver.results.segments import Segment
 from queryserver.statements import run_record as spooling
 from queryserver.statements.execution import with_pauses
-from queryserver.statements.model import Assignment, Lease
+from queryserver.statements.model import Assignment, Claim
 from queryserver.statements.run_record import (
     ResultLimits,
     RunRecord,
@@ -30,7 +30,7 @@ from queryserver.statements.run_record import (
 )
 from queryserver.statements.states import TruncationReason
 
-LEASE = Lease(uuid4(), "me", 1)
+LEASE = Claim(uuid4(), "me", 1)
 
 
 class Shown:
@@ -246,8 +246,8 @@ async def test_leaving_during_a_pause_closes_the_source() -> None:
 EDITOR = EditorSettings(lease_timeout_s=5)
 
 
-class SlowReports(MemoryLeases):
-    """Leases on which each report waits until `arrive` is set."""
+class SlowReports(MemoryStatements):
+    """Statements on which each report waits until `arrive` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -255,56 +255,56 @@ class SlowReports(MemoryLeases):
         self.arrive = asyncio.Event()
         self.arrive.set()
 
-    async def report(self, lease: Lease, **fields: Any) -> bool:
+    async def report(self, claim: Claim, **fields: Any) -> bool:
         self.under_way.set()
         await self.arrive.wait()
-        return await super().report(lease, **fields)
+        return await super().report(claim, **fields)
 
 
-async def running(leases: MemoryLeases) -> tuple[RunRecord, Assignment]:
+async def running(owned: MemoryStatements) -> tuple[RunRecord, Assignment]:
     """Return the record of a running statement whose engine is about to return its first page."""
-    assignment = leases.add("SELECT 1")
-    record = RunRecord(assignment, leases, editor=EDITOR, notify=lambda: None)
+    assignment = owned.add("SELECT 1")
+    record = RunRecord(assignment, owned, editor=EDITOR, notify=lambda: None)
     await record.mark_running(0, "page 1")
     return record, assignment
 
 
 @pytest.mark.item(25)
 async def test_late_report_does_not_reset_the_checkpoint_before_stored_rows() -> None:
-    leases = SlowReports()
-    record, assignment = await running(leases)
-    leases.under_way.clear()
-    leases.arrive.clear()
+    owned = SlowReports()
+    record, assignment = await running(owned)
+    owned.under_way.clear()
+    owned.arrive.clear()
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         group.create_task(record.report(10, None))
-        await leases.under_way.wait()
+        await owned.under_way.wait()
         group.create_task(record.add_segment(Segment(0, 0, 100, 1000), (), "page 2"))
         for _ in range(10):
             await asyncio.sleep(0)
-        leases.arrive.set()
-    found = leases.of(assignment).resumption
+        owned.arrive.set()
+    found = owned.of(assignment).resumption
     assert found is not None
     assert (found.rows, found.checkpoint.token) == (100, "page 2")
 
 
 async def test_start_of_a_statement_is_one_write_unless_there_is_progress_or_a_log_line() -> None:
     for progress, line, reports in ((0, None, False), (10, None, True), (0, "Stage 1.", True)):
-        leases = SlowReports()
-        record = RunRecord(leases.add("SELECT 1"), leases, editor=EDITOR, notify=lambda: None)
+        owned = SlowReports()
+        record = RunRecord(owned.add("SELECT 1"), owned, editor=EDITOR, notify=lambda: None)
         if line:
             record.log.add(line)
         await record.mark_running(progress, "page 1")
-        assert leases.under_way.is_set() is reports
+        assert owned.under_way.is_set() is reports
         assert record.is_running
 
 
 @pytest.mark.item(25)
 async def test_report_after_stored_rows_keeps_their_checkpoint() -> None:
-    leases = MemoryLeases()
-    record, assignment = await running(leases)
+    owned = MemoryStatements()
+    record, assignment = await running(owned)
     await record.add_segment(Segment(0, 0, 100, 1000), (), "page 2")
     await record.report(10, None)
-    found = leases.of(assignment).resumption
+    found = owned.of(assignment).resumption
     assert found is not None
     assert found.checkpoint.token == "page 2"
 

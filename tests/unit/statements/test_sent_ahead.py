@@ -68,8 +68,8 @@ async def test_statement_recorded_as_sent_is_sent_without_another_write() -> Non
 async def test_statement_recorded_as_sent_is_taken_back_if_its_session_is_late() -> None:
     engine = _LateEngine()
     run = Run(engine=engine)
-    assignment = run.leases.add("ddl", sent_ahead=True)
-    entry, task = run.leases.of(assignment), asyncio.create_task(run.execution(assignment).run())
+    assignment = run.owned.add("ddl", sent_ahead=True)
+    entry, task = run.owned.of(assignment), asyncio.create_task(run.execution(assignment).run())
     await until(lambda: entry.writes == ["take_back"])
     assert not entry.sent
     engine.may_open.set()
@@ -87,17 +87,17 @@ async def test_old_record_of_the_send_is_written_again(monkeypatch: pytest.Monke
 async def test_process_that_may_have_counted_as_dead_checks_that_the_statement_is_its_own(has_beaten: bool) -> None:
     run = Run()
     if has_beaten:  # the heartbeat was the first to continue after a pause
-        run.leases.past_lapses += 1
+        run.owned.past_lapses += 1
     else:
-        run.leases.heartbeat_is_late = True
+        run.owned.heartbeat_is_late = True
     assert sends(await run.to_end("ddl", sent_ahead=True)) == ["mark_sent"]
 
     def claim() -> None:
         entry.owner, entry.fence = "another process", entry.fence + 1
 
-    assignment = run.leases.add("ddl", sent_ahead=True)
-    entry = run.leases.of(assignment)
-    run.leases.before["mark_sent"] = claim
+    assignment = run.owned.add("ddl", sent_ahead=True)
+    entry = run.owned.of(assignment)
+    run.owned.before["mark_sent"] = claim
     await asyncio.wait_for(run.execution(assignment).run(), 60)
     assert run.engine.executions == ["ddl"], "only the first statement was sent"
 
@@ -107,7 +107,7 @@ async def test_send_waits_until_the_statement_is_taken_back() -> None:
     engine = _LateEngine()
     run = Run(engine=engine)
     # The session opens while the record is being written.
-    run.leases.before["take_back"] = engine.may_open.set
+    run.owned.before["take_back"] = engine.may_open.set
     entry = await run.to_end("ddl", sent_ahead=True)
     assert (entry.state, sends(entry)) == (SUCCESS, ["take_back", "mark_sent"])
 
@@ -116,13 +116,13 @@ async def test_send_waits_until_the_statement_is_taken_back() -> None:
 async def test_statement_recorded_as_sent_ends_without_the_engine_if_it_was_never_sent() -> None:
     engine = _LateEngine()
     run = Run(engine=engine)
-    assignment = run.leases.add("ddl", sent_ahead=True)
+    assignment = run.owned.add("ddl", sent_ahead=True)
     execution = run.execution(assignment)
     task = asyncio.create_task(execution.run())
     await execution.give_up()
     engine.may_open.set()
     await asyncio.wait_for(task, 60)
-    entry = run.leases.of(assignment)
+    entry = run.owned.of(assignment)
     assert (entry.state, entry.writes, entry.queued) == (FAILED, ["finish"], None)
     assert run.engine.executions == []
 
@@ -156,12 +156,12 @@ async def test_only_statements_that_start_at_once_are_recorded_as_sent() -> None
         assert dispatcher.sends_at_once(named)
         async with session.turn:
             assert not dispatcher.sends_at_once(named), "another statement runs in the session"
-        running = fleet.leases.add("sleep 30")
+        running = fleet.owned.add("sleep 30")
         runner.statements.start(running, ANA)
         await until(lambda: fleet.engine.running == 1)
         assert not dispatcher.sends_at_once(new), "the user has no free slot"
         assert dispatcher.sends_at_once(replace(new, user_id=2))
-        runner.statements.cancel(running.lease.statement_id)
+        runner.statements.cancel(running.claim.statement_id)
 
 
 def _new(*, owner: str | None) -> NewStatement:

@@ -19,8 +19,8 @@ from queryserver.errors.statements import OperationNotFound
 from queryserver.platform.database import Database, Notices, listening, open_database
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 from queryserver.sql.positions import Position
-from queryserver.statements.leases import StatementLeases
-from queryserver.statements.model import Lease, Outcome
+from queryserver.statements.model import Claim, Outcome
+from queryserver.statements.owned_statements import OwnedStatements
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.runner import StatementDispatcher
 from queryserver.statements.running_statements import StateChangePoller, StateSignals
@@ -126,14 +126,14 @@ async def finish(
     ends_here: bool = False,
 ) -> None:
     """Finish the statement as its worker does, or as the server itself does if `ends_here` is set."""
-    leases = StatementLeases(
+    owned = OwnedStatements(
         waiting.database,
         PlainSealer(),
         notifies_ends=lambda: notifies_ends,
         on_final_status=waiting.signals.ended if ends_here else lambda _: None,
     )
-    lease = Lease(statement_id, OWNER, 1, is_claimed=is_claimed)
-    assert await leases.finish(lease, outcome, retention=timedelta(hours=1), lines=[], start_line=None)
+    claim = Claim(statement_id, OWNER, 1, is_claimed=is_claimed)
+    assert await owned.finish(claim, outcome, retention=timedelta(hours=1), lines=[], start_line=None)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The lease contract for PostgreSQL and for the in-memory implementation that service tests use."""
+"""The contract of `OwnedStatements` for PostgreSQL and for the in-memory implementation that service tests use."""
 
 import asyncio
 import time
@@ -13,20 +13,20 @@ from uuid import UUID, uuid4
 import pytest
 from pydantic import SecretStr
 from structlog.testing import capture_logs
-from tests.contract.leases_contract import (
+from tests.contract.owned_statements_contract import (
     COLUMNS,
     DEAD,
     FAILED,
-    LEASE,
     ME,
     OTHER,
+    RETENTION,
     SUCCESS,
-    LeaseDesk,
-    LeasesContract,
+    ClaimDesk,
+    OwnedStatementsContract,
     Seen,
 )
 from tests.contract.test_signatures import members, shape
-from tests.fakes.statements import MemoryLeases, MemorySessions
+from tests.fakes.statements import MemorySessions, MemoryStatements
 from tests.fixtures.database import PATIENT
 from tests.fixtures.owners import AFTER_LOCK, NEW, result_of_late_claim
 
@@ -39,8 +39,8 @@ from queryserver.platform.roles import Role
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.results.segments import Segment
 from queryserver.statements import rows, script_repository
-from queryserver.statements.leases import StatementLeases
-from queryserver.statements.model import EngineCheckpoint, Lease, NewStatement, Outcome, SlotLimits, StatementHandle
+from queryserver.statements.model import Claim, EngineCheckpoint, NewStatement, Outcome, SlotLimits, StatementHandle
+from queryserver.statements.owned_statements import OwnedStatements
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.retention import EXPIRE
 from queryserver.statements.session_repository import SessionRecords
@@ -49,15 +49,15 @@ from queryserver.statements.states import StatementState
 _numbers = count(1)
 
 
-class MemoryDesk(LeaseDesk):
+class MemoryDesk(ClaimDesk):
     """The in-memory implementation under test."""
 
     def __init__(self) -> None:
-        self.leases: MemoryLeases = MemoryLeases()
-        self.leases.dead.add(DEAD)
+        self.owned: MemoryStatements = MemoryStatements()
+        self.owned.dead.add(DEAD)
 
     async def die(self, owner: str) -> None:
-        self.leases.dead.add(owner)
+        self.owned.dead.add(owner)
 
     async def add(
         self,
@@ -70,30 +70,30 @@ class MemoryDesk(LeaseDesk):
         priority: int = 0,
         keeps_session: bool = False,
         sent_ahead: bool = False,
-    ) -> Lease:
+    ) -> Claim:
         ends_at = time.monotonic() + timeout_s
         more = {"connector": connector, "ends_at": ends_at} | ({"session_id": session} if session else {})
-        assignment = self.leases.add(
+        assignment = self.owned.add(
             "x", owner=owner, user_id=user, keeps_session=keeps_session, sent_ahead=sent_ahead, **more
         )
-        self.leases.of(assignment).priority = priority
-        return assignment.lease
+        self.owned.of(assignment).priority = priority
+        return assignment.claim
 
     async def look(self, statement_id: UUID) -> Seen:
-        entry = self.leases.entries[statement_id]
+        entry = self.owned.entries[statement_id]
         return Seen(entry.state, entry.owner, entry.lines)
 
     async def ask_to_cancel(self, statement_id: UUID) -> None:
-        self.leases.ask_to_cancel(statement_id)
+        self.owned.ask_to_cancel(statement_id)
 
 
-class DatabaseDesk(LeaseDesk):
+class DatabaseDesk(ClaimDesk):
     """The PostgreSQL implementation under test."""
 
     def __init__(self, database: Database, user_id: int) -> None:
         self.database = database
         self.records = StatementRecords(database)
-        self.leases = StatementLeases(database, sealer_of("first key"))
+        self.owned = OwnedStatements(database, sealer_of("first key"))
         self.users = {0: user_id}
 
     async def _user(self, number: int) -> int:
@@ -115,7 +115,7 @@ class DatabaseDesk(LeaseDesk):
         keeps_session: bool = False,
         sent_ahead: bool = False,
         warnings: Sequence[str] = (),
-    ) -> Lease:
+    ) -> Claim:
         number = next(_numbers)
         guids = f"g{number}", f"s{number}"
         handle = StatementHandle("SELECT 1", 0, 1, (0, 0, 0, 7), "hash", *guids, session or number, "a:b")
@@ -144,7 +144,7 @@ class DatabaseDesk(LeaseDesk):
         )
         await self.records.record(new)
         await self.database.execute("UPDATE statements SET priority = $2 WHERE id = $1", new.id, priority)
-        return Lease(new.id, owner or "", 1 if owner else 0)
+        return Claim(new.id, owner or "", 1 if owner else 0)
 
     async def look(self, statement_id: UUID) -> Seen:
         record = await self.records.read(statement_id)
@@ -165,13 +165,13 @@ def sealer_of(secret: str) -> AesSealer:
     return AesSealer(Keyring(SecretKey.derive(SecretStr(secret))))
 
 
-class TestMemoryLeases(LeasesContract):
+class TestMemoryStatements(OwnedStatementsContract):
     @pytest.fixture
     def desk(self) -> MemoryDesk:
         return MemoryDesk()
 
 
-class TestDatabaseLeases(LeasesContract):
+class TestDatabaseStatements(OwnedStatementsContract):
     @pytest.fixture
     async def desk(self, database_dsn: str) -> AsyncIterator[DatabaseDesk]:
         async with open_database(database_dsn, PATIENT) as database:
@@ -198,17 +198,17 @@ class TestDatabaseLeases(LeasesContract):
     async def test_only_results_that_may_have_bytes_are_deleted_from_store(
         self, desk: DatabaseDesk, way: str, left_by: str, doomed: int
     ) -> None:
-        lease = await desk.add(owner=DEAD)
+        claim = await desk.add(owner=DEAD)
         if left_by == "a former runner":
-            lease = (await desk.orphans())[lease.statement_id]
+            claim = (await desk.orphans())[claim.statement_id]
         if left_by == "the statement":
-            assert await desk.leases.mark_running(lease)
-            assert await desk.leases.add_segment(lease, Segment(0, 0, 10, 100), columns=COLUMNS)
-        assert await desk.finish(lease, Outcome(StatementState.AVAILABLE))
+            assert await desk.owned.mark_running(claim)
+            assert await desk.owned.add_segment(claim, Segment(0, 0, 10, 100), columns=COLUMNS)
+        assert await desk.finish(claim, Outcome(StatementState.AVAILABLE))
         if way == "close":
-            assert await desk.records.close_result(lease.statement_id)
+            assert await desk.records.close_result(claim.statement_id)
         elif way == "close if available":
-            found = await desk.records.close_available(lease.statement_id, user_id=desk.users[0], connectors=["here"])
+            found = await desk.records.close_available(claim.statement_id, user_id=desk.users[0], connectors=["here"])
             assert found is not None
             assert (found[0].state, found[1]) == (StatementState.AVAILABLE, True)
         else:
@@ -217,12 +217,12 @@ class TestDatabaseLeases(LeasesContract):
         assert len(await desk.database.fetch("DELETE FROM doomed_results RETURNING 1")) == doomed
 
     async def test_rest_of_a_result_is_taken_once_with_the_query_that_reads_it(self, desk: DatabaseDesk) -> None:
-        lease, owner = await desk.add(), desk.users[0]
+        claim, owner = await desk.add(), desk.users[0]
         inline = Outcome(StatementState.AVAILABLE, has_result_set=True, columns=COLUMNS, rows=3, inline_result=b"rows")
-        assert await desk.finish(lease, inline)
+        assert await desk.finish(claim, inline)
 
         async def take(rows: int, *, start_row: int | None = None, by: int = owner) -> tuple[bool, int]:
-            found = await desk.records.stored_result(lease.statement_id, start_row=start_row, rows=rows, taken_by=by)
+            found = await desk.records.stored_result(claim.statement_id, start_row=start_row, rows=rows, taken_by=by)
             assert found is not None
             assert found.inline == b"rows"
             return found.is_taken, found.cursor_row
@@ -234,21 +234,21 @@ class TestDatabaseLeases(LeasesContract):
         assert (True, 0) in taken
         assert await take(3) == (False, 3), "no rows are left"
         assert await take(3, start_row=0) == (True, 3)
-        assert await desk.records.close_result(lease.statement_id)
-        found = await desk.records.stored_result(lease.statement_id, start_row=0, rows=3, taken_by=owner)
+        assert await desk.records.close_result(claim.statement_id)
+        found = await desk.records.stored_result(claim.statement_id, start_row=0, rows=3, taken_by=owner)
         assert found is not None
         assert not found.is_taken
 
     async def test_result_is_closed_in_one_query_only_with_rights_on_it(self, desk: DatabaseDesk) -> None:
-        lease = await desk.add()
-        assert await desk.finish(lease, Outcome(StatementState.AVAILABLE))
+        claim = await desk.add()
+        assert await desk.finish(claim, Outcome(StatementState.AVAILABLE))
         for user_id, connectors in ((desk.users[0] + 1, None), (None, []), (desk.users[0], ["another"])):
-            found = await desk.records.close_available(lease.statement_id, user_id=user_id, connectors=connectors)
+            found = await desk.records.close_available(claim.statement_id, user_id=user_id, connectors=connectors)
             assert found is not None
             assert not found[1]
-            assert (await desk.look(lease.statement_id)).state is StatementState.AVAILABLE
+            assert (await desk.look(claim.statement_id)).state is StatementState.AVAILABLE
         for is_closed in (True, False):
-            found = await desk.records.close_available(lease.statement_id, user_id=None, connectors=None)
+            found = await desk.records.close_available(claim.statement_id, user_id=None, connectors=None)
             assert found is not None
             assert found[1] is is_closed
         assert await desk.records.close_available(uuid4(), user_id=None, connectors=None) is None
@@ -260,13 +260,13 @@ class TestDatabaseLeases(LeasesContract):
         statement_id = (await desk.add(owner=None)).statement_id
         late: Coroutine[Any, Any, Sequence[object]]
         if way == "announced":
-            late = desk.leases.claim(statement_id, owner=OTHER, within=desk.within)
+            late = desk.owned.claim(statement_id, owner=OTHER, within=desk.within)
         elif way == "queue":
             late = desk.taken(owner=OTHER)
         else:
             waits = AFTER_LOCK.format(limit=200)
             monkeypatch.setattr(rows, "ORPHANS", rows.ORPHANS.replace("limit 200", f"limit {waits}"))
-            late = desk.leases.claim_orphans(owner=OTHER, within=desk.within)
+            late = desk.owned.claim_orphans(owner=OTHER, within=desk.within)
         assert not await result_of_late_claim(desk.database, rows.STATEMENTS, late, locks_rows=way != "orphans")
         assert (await desk.look(statement_id)).owner == NEW
 
@@ -285,26 +285,26 @@ class TestDatabaseLeases(LeasesContract):
 
     async def test_statement_outcome_and_successor_are_recorded_atomically(self, desk: DatabaseDesk) -> None:
         operation, part = await self._script(desk)
-        lease = (await desk.orphans())[part]
-        assert await desk.leases.mark_sent(lease)
+        claim = (await desk.orphans())[part]
+        assert await desk.owned.mark_sent(claim)
         assert (await desk.look(operation)).state is StatementState.RUNNING
         next_statement = self._statement(desk, operation_id=operation, owner=ME, needs_session=True)
-        end = await desk.leases.finish_part(
-            lease, SUCCESS, retention=LEASE, lines=["one"], start_line=None, next_statement=next_statement
+        end = await desk.owned.finish_part(
+            claim, SUCCESS, retention=RETENTION, lines=["one"], start_line=None, next_statement=next_statement
         )
         assert end is not None
         assert end.next_statement is not None
         assert (await desk.look(operation)).state is StatementState.RUNNING
         assert await desk.finish(
-            Lease(next_statement.id, ME, 1, operation_id=operation), FAILED, ["two"], start_line=None
+            Claim(next_statement.id, ME, 1, operation_id=operation), FAILED, ["two"], start_line=None
         )
         seen = await desk.look(operation)
         assert (seen.state, seen.lines) == (StatementState.FAILED, ["one", "two"])
-        # An owner that has lost its lease can record neither an outcome nor the next statement.
-        late = await desk.leases.finish_part(
-            lease,
+        # An owner that has lost its claim can record neither an outcome nor the next statement.
+        late = await desk.owned.finish_part(
+            claim,
             SUCCESS,
-            retention=LEASE,
+            retention=RETENTION,
             lines=[],
             start_line=None,
             next_statement=replace(next_statement, id=uuid4()),
@@ -314,13 +314,13 @@ class TestDatabaseLeases(LeasesContract):
 
     async def test_no_next_statement_is_recorded_after_cancel(self, desk: DatabaseDesk) -> None:
         operation, part = await self._script(desk)
-        lease = (await desk.orphans())[part]
-        assert await desk.leases.mark_sent(lease)
+        claim = (await desk.orphans())[part]
+        assert await desk.owned.mark_sent(claim)
         await desk.ask_to_cancel(operation)
         next_statement = self._statement(desk, operation_id=operation, owner=ME)
         # The statement finished before the cancel request reached it.
-        end = await desk.leases.finish_part(
-            lease, SUCCESS, retention=LEASE, lines=[], start_line=None, next_statement=next_statement
+        end = await desk.owned.finish_part(
+            claim, SUCCESS, retention=RETENTION, lines=[], start_line=None, next_statement=next_statement
         )
         assert end is not None
         assert end.next_statement is None
@@ -328,13 +328,13 @@ class TestDatabaseLeases(LeasesContract):
 
     async def test_statement_of_a_script_is_logged_while_the_script_is_changed(self, desk: DatabaseDesk) -> None:
         operation, part = await self._script(desk)
-        lease = (await desk.orphans())[part]
+        claim = (await desk.orphans())[part]
         async with desk.database.transaction() as connection:
             # The log belongs to the operation. If its lines waited for this lock, a cancel request, which then waits
             # for the statement, would cause a deadlock.
             await script_repository.lock_operation(connection, operation)
             async with asyncio.timeout(30):
-                assert await desk.leases.report(lease, progress=None, lines=["one"], start_line=1)
+                assert await desk.owned.report(claim, progress=None, lines=["one"], start_line=1)
         assert (await desk.look(operation)).lines[-1:] == ["one"]
 
     async def test_token_limits_are_stored_with_statement(self, desk: DatabaseDesk) -> None:
@@ -342,9 +342,9 @@ class TestDatabaseLeases(LeasesContract):
         for given in (token, replace(token, connectors=None), None):
             new = self._statement(desk, owner=None, api_token=given)
             await desk.records.record(new)
-            (claimed,) = await desk.leases.claim(new.id, owner=ME, within=desk.within)
+            (claimed,) = await desk.owned.claim(new.id, owner=ME, within=desk.within)
             assert claimed.api_token == given
-            assert await desk.finish(claimed.lease, SUCCESS)
+            assert await desk.finish(claimed.claim, SUCCESS)
 
     async def _script(self, desk: DatabaseDesk) -> tuple[UUID, UUID]:
         """Add a script operation and its first statement, which has no owner yet."""
@@ -375,67 +375,67 @@ class TestDatabaseLeases(LeasesContract):
     ) -> None:
         after = timedelta(milliseconds=120)
         for sent_ahead, queued, started in ((True, after, after), (True, None, None), (False, after, None)):
-            lease = await desk.add(sent_ahead=sent_ahead)
-            waiting = await desk.records.read(lease.statement_id)
+            claim = await desk.add(sent_ahead=sent_ahead)
+            waiting = await desk.records.read(claim.statement_id)
             assert waiting is not None
             assert waiting.status.times.started is None
             if runs_long and queued is not None:
-                assert await desk.leases.mark_running(lease, queued=queued)
-            assert await desk.leases.finish(
-                lease,
+                assert await desk.owned.mark_running(claim, queued=queued)
+            assert await desk.owned.finish(
+                claim,
                 SUCCESS,
-                retention=LEASE,
+                retention=RETENTION,
                 lines=[],
                 start_line=None,
                 queued=timedelta(1) if runs_long and queued else queued,
             )
-            record = await desk.records.read(lease.statement_id)
+            record = await desk.records.read(claim.statement_id)
             assert record is not None
             times = record.status.times
             assert (times.started and times.started - times.submitted) == started
 
     async def test_runner_log_lines_follow_record_log_line(self, desk: DatabaseDesk) -> None:
         for lines in ([], ["one"]):
-            lease = await desk.add(owner=DEAD)
-            assert await desk.leases.report(lease, progress=1, lines=lines, start_line=1)
-            found = await desk.leases.claim_orphans(owner=ME, within=desk.within)
-            (claimed,) = [one for one in found if one.lease.statement_id == lease.statement_id]
+            claim = await desk.add(owner=DEAD)
+            assert await desk.owned.report(claim, progress=1, lines=lines, start_line=1)
+            found = await desk.owned.claim_orphans(owner=ME, within=desk.within)
+            (claimed,) = [one for one in found if one.claim.statement_id == claim.statement_id]
             assert claimed.log_lines == 1 + len(lines)
-            assert await desk.leases.finish(
-                claimed.lease, SUCCESS, retention=LEASE, lines=["end"], start_line=claimed.log_lines
+            assert await desk.owned.finish(
+                claimed.claim, SUCCESS, retention=RETENTION, lines=["end"], start_line=claimed.log_lines
             )
-            first, *others = (await desk.records.logs(lease.statement_id, start=0, size=None)).lines
+            first, *others = (await desk.records.logs(claim.statement_id, start=0, size=None)).lines
             assert first.endswith("Z Submitted to here; waiting for a free slot.")
             assert others == [*lines, "end"]
 
     @pytest.mark.parametrize("warnings", [[], ["a warning"]])
     async def test_first_log_line_is_stored_only_with_warnings(self, desk: DatabaseDesk, warnings: list[str]) -> None:
-        lease = await desk.add(warnings=warnings)
+        claim = await desk.add(warnings=warnings)
 
         async def log(start: int = 0, size: int | None = None) -> tuple[int, Sequence[str]]:
-            page = await desk.records.logs(lease.statement_id, start=start, size=size)
+            page = await desk.records.logs(claim.statement_id, start=start, size=size)
             return page.start, [line[-3:] for line in page.lines]
 
         rows = "select count(*) from statement_logs where statement_id = $1"
-        assert await desk.database.value(rows, lease.statement_id) == len(warnings)
+        assert await desk.database.value(rows, claim.statement_id) == len(warnings)
         assert await log() == (0, ["ot.", *(["ing"] if warnings else [])])
         next_line = 1 + len(warnings)
         assert await log(start=next_line) == (next_line, [])
-        assert await desk.leases.report(lease, progress=1, lines=["one"], start_line=next_line)
+        assert await desk.owned.report(claim, progress=1, lines=["one"], start_line=next_line)
         assert (await log())[1][0] == "ot."
         assert await log(start=next_line) == (next_line, ["one"])
         assert await log(size=1) == (0, ["ot."])
-        assert await desk.finish(lease, SUCCESS)
-        await desk.database.execute("delete from statement_logs where statement_id = $1", lease.statement_id)
+        assert await desk.finish(claim, SUCCESS)
+        await desk.database.execute("delete from statement_logs where statement_id = $1", claim.statement_id)
         assert await log() == (0, []), "logs of ended statements are deleted after some time"
 
     async def test_successor_segment_replaces_the_same_segment(self, desk: DatabaseDesk) -> None:
         old = await desk.add(owner=DEAD)
-        assert await desk.leases.mark_running(old)
-        assert await desk.leases.add_segment(old, Segment(0, 0, 10, 100), columns=COLUMNS)
+        assert await desk.owned.mark_running(old)
+        assert await desk.owned.add_segment(old, Segment(0, 0, 10, 100), columns=COLUMNS)
         new = (await desk.orphans())[old.statement_id]
-        assert await desk.leases.add_segment(new, Segment(0, 0, 20, 200), columns=COLUMNS)
-        assert not await desk.leases.add_segment(old, Segment(0, 0, 30, 300), columns=COLUMNS)
+        assert await desk.owned.add_segment(new, Segment(0, 0, 20, 200), columns=COLUMNS)
+        assert not await desk.owned.add_segment(old, Segment(0, 0, 30, 300), columns=COLUMNS)
         stored = await desk.records.stored_result(old.statement_id, start_row=0, rows=100)
         assert stored is not None
         assert [(one.rows, one.fence) for one in stored.segments] == [(20, new.fence)]
@@ -443,36 +443,36 @@ class TestDatabaseLeases(LeasesContract):
     @pytest.mark.item(25)
     @pytest.mark.parametrize("write", ["mark_running", "report", "add_segment"])
     async def test_resume_token_is_unreadable_in_database(self, desk: DatabaseDesk, write: str) -> None:
-        lease = await desk.add()
+        claim = await desk.add()
         mark = EngineCheckpoint("handle 1, its secret, é", 7)
-        assert await desk.leases.mark_sent(lease)
-        assert await desk.leases.mark_running(
-            lease, checkpoint=mark if write == "mark_running" else EngineCheckpoint("before")
+        assert await desk.owned.mark_sent(claim)
+        assert await desk.owned.mark_running(
+            claim, checkpoint=mark if write == "mark_running" else EngineCheckpoint("before")
         )
         if write == "report":
-            assert await desk.leases.report(lease, progress=1, lines=[], start_line=0, checkpoint=mark)
+            assert await desk.owned.report(claim, progress=1, lines=[], start_line=0, checkpoint=mark)
         elif write == "add_segment":
-            assert await desk.leases.add_segment(lease, Segment(0, 0, 10, 100), columns=COLUMNS, checkpoint=mark)
+            assert await desk.owned.add_segment(claim, Segment(0, 0, 10, 100), columns=COLUMNS, checkpoint=mark)
         stored = await desk.database.value("SELECT engine_handle FROM statements")
         assert "secret" not in stored + b64decode(stored).decode("latin-1")
-        resumption = (await desk.resumptions())[lease.statement_id]
+        resumption = (await desk.resumptions())[claim.statement_id]
         assert resumption is not None
         assert resumption.checkpoint == mark
 
     @pytest.mark.item(25)
     @pytest.mark.parametrize("spoiled", ["by another key", "cut", "not sealed at all"])
     async def test_unreadable_resume_token_counts_as_missing(self, desk: DatabaseDesk, spoiled: str) -> None:
-        lease = await desk.add()
-        assert await desk.leases.mark_sent(lease)
-        assert await desk.leases.mark_running(lease, checkpoint=EngineCheckpoint("handle"))
+        claim = await desk.add()
+        assert await desk.owned.mark_sent(claim)
+        assert await desk.owned.mark_running(claim, checkpoint=EngineCheckpoint("handle"))
         if spoiled == "by another key":
-            desk.leases = StatementLeases(desk.database, sealer_of("second key"))
+            desk.owned = OwnedStatements(desk.database, sealer_of("second key"))
         elif spoiled == "cut":
             await desk.database.execute("UPDATE statements SET engine_handle = left(engine_handle, 12)")
         else:
             await desk.database.execute("UPDATE statements SET engine_handle = '7 handle'")
         with capture_logs() as logs:
-            assert await desk.resumptions() == {lease.statement_id: None}
+            assert await desk.resumptions() == {claim.statement_id: None}
         # Other events, such as a slow query, may also be logged.
         assert [line["event"] for line in logs].count("checkpoint of a statement could not be decrypted") == 1
         assert "handle" not in str(logs)
@@ -486,7 +486,7 @@ class TestDatabaseLeases(LeasesContract):
 
 PAIRS = [
     (fake, records, name)
-    for records, fake in {StatementLeases: MemoryLeases, SessionRecords: MemorySessions}.items()
+    for records, fake in {OwnedStatements: MemoryStatements, SessionRecords: MemorySessions}.items()
     for name in members(records)
 ]
 
@@ -497,4 +497,4 @@ def test_fake_signatures_match_records(fake: type, records: type, name: str) -> 
 
 
 def test_contract_is_not_empty() -> None:
-    assert len([name for name in vars(LeasesContract) if name.startswith("test_")]) >= 18
+    assert len([name for name in vars(OwnedStatementsContract) if name.startswith("test_")]) >= 18

@@ -25,10 +25,10 @@ from queryserver.statements import rows as queries
 from queryserver.statements import script_repository
 from queryserver.statements.model import (
     Assignment,
+    Claim,
     ClaimScope,
     EndListener,
     EngineCheckpoint,
-    Lease,
     NewStatement,
     Outcome,
     PartEnd,
@@ -43,7 +43,7 @@ from queryserver.statements.states import LimitSource
 log = structlog.get_logger(__name__)
 
 
-class StatementLeases:
+class OwnedStatements:
     """Reads and writes statement records for runners.
 
     Writes return False if another process has claimed the statement. The runner must then stop.
@@ -135,50 +135,50 @@ class StatementLeases:
         rows = await self._database.fetch(queries.STILL_OWNED, owner, list(statement_ids))
         return {row["id"]: row["canceled"] for row in rows}
 
-    async def release(self, lease: Lease) -> bool:
+    async def release(self, claim: Claim) -> bool:
         """Release a statement that was not sent. Return False if it was sent or has ended."""
-        return await self._update(queries.RELEASE, lease)
+        return await self._update(queries.RELEASE, claim)
 
-    async def hand_over(self, lease: Lease) -> bool:
+    async def hand_over(self, claim: Claim) -> bool:
         """Release a running statement to another runner. Return False if it has no checkpoint or has ended."""
-        return await self._update(queries.HAND_OVER, lease)
+        return await self._update(queries.HAND_OVER, claim)
 
-    async def retry(self, lease: Lease, *, line: str) -> bool:
+    async def retry(self, claim: Claim, *, line: str) -> bool:
         """Return a sent statement to the queue and log `line`.
 
         Return False if the statement has rows, a checkpoint or a cancel request, or was already retried.
         """
-        return await self._update_counted(queries.RETRY, lease, lines=[line])
+        return await self._update_counted(queries.RETRY, claim, lines=[line])
 
-    async def mark_sent(self, lease: Lease) -> bool:
+    async def mark_sent(self, claim: Claim) -> bool:
         """Record that the statement is about to be sent.
 
-        Return False if the lease was lost or a cancel was requested.
+        Return False if the claim was lost or a cancel was requested.
         """
-        if lease.operation_id is not None:
+        if claim.operation_id is not None:
             async with self._database.transaction() as connection:
-                if not await script_repository.begin(connection, lease.operation_id):
+                if not await script_repository.begin(connection, claim.operation_id):
                     return False
-                sent = await connection.execute(queries.SENT.sql, *queries.SENT.arguments(_fenced(lease)))
+                sent = await connection.execute(queries.SENT.sql, *queries.SENT.arguments(_fenced(claim)))
             return sent == "UPDATE 1"
-        return await self._update(queries.SENT, lease)
+        return await self._update(queries.SENT, claim)
 
-    async def take_back(self, lease: Lease) -> bool:
+    async def take_back(self, claim: Claim) -> bool:
         """Record that a statement that was recorded as sent from the start has not been sent yet."""
-        return await self._update(queries.TAKE_BACK, lease)
+        return await self._update(queries.TAKE_BACK, claim)
 
     async def mark_running(
-        self, lease: Lease, *, checkpoint: EngineCheckpoint | None = None, queued: timedelta | None = timedelta(0)
+        self, claim: Claim, *, checkpoint: EngineCheckpoint | None = None, queued: timedelta | None = timedelta(0)
     ) -> bool:
         """Record that the engine has accepted the statement. If `checkpoint` is set, another runner can resume it.
 
         If the statement was recorded as sent from the start, `queued` corrects the recorded time, as in `finish`.
         """
-        return await self._update(queries.RUNNING, lease, mark=self._sealed_checkpoint(checkpoint), queued=queued)
+        return await self._update(queries.RUNNING, claim, mark=self._sealed_checkpoint(checkpoint), queued=queued)
 
     async def report(
         self,
-        lease: Lease,
+        claim: Claim,
         *,
         progress: int | None,
         lines: Sequence[str],
@@ -192,7 +192,7 @@ class StatementLeases:
         """
         return await self._update_counted(
             queries.REPORT,
-            lease,
+            claim,
             progress=progress,
             jobs=list(jobs),
             mark=self._sealed_checkpoint(checkpoint),
@@ -200,16 +200,16 @@ class StatementLeases:
             lines=list(lines),
         )
 
-    async def trim_logs(self, lease: Lease, *, before_line: int) -> None:
+    async def trim_logs(self, claim: Claim, *, before_line: int) -> None:
         """Delete stored blocks of log lines in which every line number is below `before_line`."""
         await self._database.execute(
             "delete from statement_logs where statement_id = $1 and start_line + cardinality(lines) <= $2",
-            lease.operation_id or lease.statement_id,
+            claim.operation_id or claim.statement_id,
             before_line,
         )
 
     async def add_segment(
-        self, lease: Lease, segment: Segment, *, columns: Sequence[Column], checkpoint: EngineCheckpoint | None = None
+        self, claim: Claim, segment: Segment, *, columns: Sequence[Column], checkpoint: EngineCheckpoint | None = None
     ) -> bool:
         """Make stored rows visible to readers, and replace rows with an older fence number.
 
@@ -217,7 +217,7 @@ class StatementLeases:
         """
         return await self._update_counted(
             queries.SEGMENT,
-            lease,
+            claim,
             number=segment.number,
             start_row=segment.start_row,
             rows=segment.rows,
@@ -228,7 +228,7 @@ class StatementLeases:
 
     async def finish(
         self,
-        lease: Lease,
+        claim: Claim,
         outcome: Outcome,
         *,
         retention: timedelta,
@@ -241,13 +241,13 @@ class StatementLeases:
         If the statement was recorded as sent from the start, `queued` is the time until it was really sent, or None if
         it never was.
         """
-        if lease.operation_id is not None:
+        if claim.operation_id is not None:
             end = await self.finish_part(
-                lease, outcome, retention=retention, lines=lines, start_line=start_line, next_statement=None
+                claim, outcome, retention=retention, lines=lines, start_line=start_line, next_statement=None
             )
             return end is not None
         async with self._database.connection() as connection:
-            row = await self._write_end(connection, lease, outcome, retention, lines, start_line, queued)
+            row = await self._write_end(connection, claim, outcome, retention, lines, start_line, queued)
         if row is None:
             return False
         self._on_end(end_from_row(row))
@@ -257,7 +257,7 @@ class StatementLeases:
 
     async def finish_part(
         self,
-        lease: Lease,
+        claim: Claim,
         outcome: Outcome,
         *,
         retention: timedelta,
@@ -267,21 +267,21 @@ class StatementLeases:
     ) -> PartEnd | None:
         """Finish a statement of a script. The script continues with `next_statement`, or ends if it is None.
 
-        Return None if the lease was lost. The end of a statement and the record of the next one are written in the same
+        Return None if the claim was lost. The end of a statement and the record of the next one are written in the same
         transaction, so an active script always has an active statement.
         """
-        operation_id = lease.operation_id or lease.statement_id
+        operation_id = claim.operation_id or claim.statement_id
         if next_statement is not None and next_statement.parameters is not None:
             next_statement = replace(next_statement, sealed_parameters=self._parameters.seal(next_statement.parameters))
         async with self._database.transaction() as connection:
             script = await script_repository.lock_operation(connection, operation_id)
-            row = await self._write_end(connection, lease, outcome, retention, lines, start_line)
+            row = await self._write_end(connection, claim, outcome, retention, lines, start_line)
             if row is None or script is None:
                 return None
             recorded, operation = await script_repository.continue_or_end(
                 connection, script, outcome, next_statement, retention
             )
-            if operation is not None and lease.is_claimed and self._notifies_ends():
+            if operation is not None and claim.is_claimed and self._notifies_ends():
                 await connection.execute(queries.NOTIFY_END, str(operation_id))
         if operation is not None:
             self._on_end(end_from_row(operation))
@@ -304,7 +304,7 @@ class StatementLeases:
     async def _write_end(
         self,
         connection: Connection,
-        lease: Lease,
+        claim: Claim,
         outcome: Outcome,
         retention: timedelta,
         lines: Sequence[str],
@@ -313,7 +313,7 @@ class StatementLeases:
     ) -> Row | None:
         position, reason = outcome.error_position, outcome.truncated_reason
         values = _fenced(
-            lease,
+            claim,
             state=outcome.state.value,
             error_code=outcome.error_code,
             message=outcome.message,
@@ -331,16 +331,16 @@ class StatementLeases:
             error_line=position.line if position else None,
             error_column=position.column if position else None,
             error_sqlstate=outcome.error_sqlstate,
-            notifies=lease.is_claimed and lease.operation_id is None and self._notifies_ends(),
+            notifies=claim.is_claimed and claim.operation_id is None and self._notifies_ends(),
         )
         return await connection.fetchrow(queries.FINISH.sql, *queries.FINISH.arguments(values))
 
-    async def _update(self, update: NamedQuery, lease: Lease, **values: object) -> bool:
-        return await self._database.execute(update.sql, *update.arguments(_fenced(lease, **values))) == 1
+    async def _update(self, update: NamedQuery, claim: Claim, **values: object) -> bool:
+        return await self._database.execute(update.sql, *update.arguments(_fenced(claim, **values))) == 1
 
-    async def _update_counted(self, query: NamedQuery, lease: Lease, **values: object) -> bool:
+    async def _update_counted(self, query: NamedQuery, claim: Claim, **values: object) -> bool:
         """Run an update that returns the number of changed rows. Return whether it changed the statement."""
-        return await self._database.value(query.sql, *query.arguments(_fenced(lease, **values))) == 1
+        return await self._database.value(query.sql, *query.arguments(_fenced(claim, **values))) == 1
 
     def _sealed_checkpoint(self, checkpoint: EngineCheckpoint | None) -> str | None:
         """Encrypt a checkpoint for storage. Must be fast, because a checkpoint is written with each page."""
@@ -376,7 +376,7 @@ class StatementLeases:
         return Assignment(
             **{name: row[name] for name in queries.ASSIGNMENT_FIELDS},
             ends_at=time.monotonic() + row["left"].total_seconds(),
-            lease=Lease(row["id"], row["owner"], row["fence"], is_claimed=True, operation_id=row["operation_id"]),
+            claim=Claim(row["id"], row["owner"], row["fence"], is_claimed=True, operation_id=row["operation_id"]),
             sent=row["sent_at"] is not None,
             cancel_requested=row["cancel_requested_at"] is not None,
             resumption=resumption,
@@ -388,9 +388,9 @@ class StatementLeases:
         )
 
 
-def _fenced(lease: Lease, **values: object) -> dict[str, object]:
+def _fenced(claim: Claim, **values: object) -> dict[str, object]:
     """Return the parameters that `queries.FENCED` names, together with `values`."""
-    return {"id": lease.statement_id, "owner": lease.owner, "fence": lease.fence, **values}
+    return {"id": claim.statement_id, "owner": claim.owner, "fence": claim.fence, **values}
 
 
 def _stored_columns(columns: Sequence[Column] | None) -> list[list[str]] | None:
