@@ -11,7 +11,7 @@ from tests.api.driving import Caller, until
 from queryserver.engines.external_data import OpenResult
 from queryserver.errors.statements import ResultRefused
 from queryserver.identity.model import ApiTokenLimits, Scope, User
-from queryserver.statements.open_sessions import SessionResults
+from queryserver.statements.external_access import SessionResults
 
 INLINE, STORED = "rows 5", "rows 9000"
 

@@ -104,7 +104,8 @@ ADAPTERS = (
     Adapter(TableLoader, "tests.fakes.loading", "FakeLoader"),
     Adapter(LoadLedger, "tests.contract.loading_basis", "MemoryLedger"),
     Adapter(LoadLedger, "queryserver.imports.repository", "StatementLedger"),
-    Adapter(EngineSession, "queryserver.imports.session", "ImportSession"),
+    Adapter(EngineSession, "queryserver.statements.job_session", "JobSession"),
+    Adapter(EngineSession, "queryserver.statements.stored_session", "StoredSession"),
     Adapter(CatalogEngine, "queryserver.engines.sqlite.engine", "SqliteEngine"),
     Adapter(Catalog, "queryserver.engines.sqlite.catalog", "SqliteCatalog"),
     Adapter(CatalogEngine, "queryserver.engines.duckdb.engine", "DuckdbEngine"),
@@ -149,7 +150,7 @@ ADAPTERS = (
     Adapter(ResultStore, "tests.fakes.results", "MemoryResults"),
     Adapter(StatementFiles, "queryserver.files.statement_files", "SessionFiles"),
     Adapter(FileSink, "queryserver.files.statement_files", "_Body"),
-    Adapter(StatementResults, "queryserver.statements.open_sessions", "SessionResults"),
+    Adapter(StatementResults, "queryserver.statements.external_access", "SessionResults"),
     Adapter(OpenResult, "queryserver.statements.downloads", "OpenTable"),
 )
 

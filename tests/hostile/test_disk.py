@@ -27,9 +27,10 @@ from queryserver.files.protocol import PartPlan
 from queryserver.files.stores.local.access import AccessRules, UserQuotas
 from queryserver.files.stores.local.storage import LocalFileSystem
 from queryserver.files.stores.local.tree import LocalTree
-from queryserver.imports.session import ImportReport, ImportResult, ImportSession, ScratchRows
+from queryserver.imports.session import COLUMNS, ScratchRows
 from queryserver.platform.machine_limits import DiskFloor
 from queryserver.sql.statements import statement_hash
+from queryserver.statements.job_session import JobReport, JobSession
 
 _NO_DATABASE = "postgresql://api_tests:planted-secret@127.0.0.1:1/none"
 KIB, MIB = 1024, 1024 * 1024
@@ -279,13 +280,13 @@ class TestFloor:
         batch = pa.RecordBatch.from_pydict({"n": list(range(1000))})
         with ThreadPoolExecutor(1) as threads:
 
-            async def work(_report: ImportReport) -> ImportResult:
+            async def work(_statement: object, _report: JobReport) -> None:
                 require_room = partial(floor.require, Path("/"))
                 async with ScratchRows.opened(io.BytesIO, threads, require_room=require_room) as kept:
                     await kept.add(batch)
                 raise AssertionError
 
-            async with ImportSession.opened(work) as session:
+            async with JobSession.opened(COLUMNS, work) as session:
                 status = await session.poll(await session.submit(""), wait_s=30)
         assert status.error is not None
         assert status.error.code == "insufficient_storage"

@@ -31,8 +31,8 @@ from queryserver.platform.database import Database
 from queryserver.platform.fair_queue import ConnectorSlots
 from queryserver.platform.metrics import Metrics
 from queryserver.platform.threads import background, every
+from queryserver.statements.external_access import ExternalData
 from queryserver.statements.forwarding import WorkForwarder
-from queryserver.statements.open_sessions import ExternalData
 from queryserver.statements.session_options import SessionCredentials
 
 log = structlog.get_logger(__name__)

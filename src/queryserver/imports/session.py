@@ -7,7 +7,7 @@ kept in a scratch file. If they do not fit, the file is read and converted a sec
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -18,10 +18,7 @@ import pyarrow as pa
 import structlog
 
 from queryserver.engines import protocol
-from queryserver.engines.protocol import OperationState, OperationStatus
-from queryserver.errors.base import QueryServerError
-from queryserver.errors.files import InsufficientStorage
-from queryserver.errors.statements import EngineError, StatementRejected, disk_below_floor, rejected_by_rule
+from queryserver.errors.statements import EngineError, StatementRejected, rejected_by_rule
 from queryserver.formats.arrow import Column, ResultType, split_batch
 from queryserver.formats.conversion import BadRow, ConvertedRows, RowConverter
 from queryserver.formats.delimited.records import Block, BlockReader
@@ -33,6 +30,7 @@ from queryserver.imports.repository import StatementLedger, UnfinishedTables
 from queryserver.imports.uploads import ImportFile, ImportSources
 from queryserver.platform.threads import renewed
 from queryserver.sql.markers import BoundStatement
+from queryserver.statements.job_session import JobReport, JobSession
 from queryserver.statements.model import Assignment
 from queryserver.workbooks.reader import ProcessWorkbooks
 
@@ -53,9 +51,6 @@ _MAX_EXPLAINED_IN_MESSAGE = 3
 _COUNTING_PROGRESS = 40
 _KEEP_ALIVE_EVERY_S = 10.0  # short enough even if uploads are configured to expire after a minute
 _BATCH_BYTES = 4 * 1024 * 1024  # loaders receive batches of about this size (engines/protocol.py)
-_STOP_WAIT_S = 5.0
-_CLEAN_UP_WAIT_S = 60.0
-"""How long a canceled import may take to clean up before its task is canceled again."""
 
 COLUMNS = (
     Column("rows_read", ResultType.BIGINT, "BIGINT"),
@@ -77,13 +72,12 @@ class ImportResult:
     rows_bad: int
     table: str
 
-
-@dataclass(slots=True)
-class ImportReport:
-    progress: int = 0
-    lines: list[str] = field(default_factory=list[str])
-    result: ImportResult | None = None
-    """Set once the data is in the target table. From then on, the import has succeeded, even if it is canceled."""
+    @property
+    def summary(self) -> pa.RecordBatch:
+        """The one row of the import's result."""
+        counts = [pa.array([count], pa.int64()) for count in (self.rows_read, self.rows_loaded, self.rows_bad)]
+        arrays = [*counts, pa.array([self.table], pa.string())]
+        return pa.RecordBatch.from_arrays(arrays, names=[column.name for column in COLUMNS])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,7 +100,7 @@ class Imports:
         self, assignment: Assignment, user: User, engine: protocol.Engine, options: protocol.SessionOptions
     ) -> AbstractAsyncContextManager[protocol.EngineSession]:
         """Open the session that runs a statement with an import plan, in place of an engine session."""
-        return ImportSession.opened(partial(self._import, assignment, user, engine, options))
+        return JobSession.opened(COLUMNS, partial(self._import, assignment, user, engine, options))
 
     async def _import(
         self,
@@ -114,8 +108,9 @@ class Imports:
         user: User,
         engine: protocol.Engine,
         options: protocol.SessionOptions,
-        report: ImportReport,
-    ) -> ImportResult:
+        _statement: str | BoundStatement,  # only describes the import
+        report: JobReport,
+    ) -> None:
         plan = read_plan(assignment.import_plan or {})
         is_text = plan.reading.is_text
         if not isinstance(engine, protocol.LoadingEngine):
@@ -140,7 +135,7 @@ class Imports:
         ):
             text_bytes = file.size_bytes if is_text else None
             running = _Import(self.workbooks, self.threads, plan, file, text_bytes, report, scratch, ledger)
-            return await running.load_into(loader)
+            await running.load_into(loader)
 
 
 @dataclass(slots=True)
@@ -153,7 +148,7 @@ class _Import:
     """Size of a text file, from which the progress is computed. None for other files, whose number of rows is known
     only at the end.
     """
-    report: ImportReport
+    report: JobReport
     scratch: "ScratchRows"
     ledger: StatementLedger
     _amount_read: int = 0
@@ -221,7 +216,8 @@ class _Import:
         good_rows = self._scratch_batches(counts) if self.scratch.is_whole else self._convert_again(counts)
         async with aclosing(good_rows):
             loaded = await loader.load(load, good_rows, self.ledger)
-            result = self.report.result = ImportResult(counts.rows, loaded, counts.bad, target_name)
+            result = ImportResult(counts.rows, loaded, counts.bad, target_name)
+            self.report.summary = result.summary
         self.report.lines.append(f"Loaded {loaded} rows into {target_name}.")
         return result
 
@@ -475,125 +471,3 @@ class ScratchRows:
 def _close_opened(opening: "Future[BinaryIO]") -> None:
     if not opening.cancelled() and opening.exception() is None:
         opening.result().close()
-
-
-class ImportSession:
-    """Implements `engines.protocol.EngineSession` for one import.
-
-    Create instances with `opened`, which cancels an unfinished import on exit.
-    """
-
-    def __init__(self, work: Callable[[ImportReport], Awaitable[ImportResult]]) -> None:
-        self._work = work
-        self._report = ImportReport()
-        self._task: asyncio.Task[ImportResult] | None = None
-        self._is_stopped = False
-
-    @classmethod
-    @asynccontextmanager
-    async def opened(cls, work: Callable[[ImportReport], Awaitable[ImportResult]]) -> "AsyncGenerator[ImportSession]":
-        session = cls(work)
-        try:
-            yield session
-        finally:
-            await session.end()
-
-    async def submit(self, statement: str | BoundStatement) -> protocol.OperationHandle:
-        """Start the import. `statement` is ignored, because it only describes the import."""
-        del statement
-        self._task = asyncio.create_task(self._run(), name="import")
-        return protocol.OperationHandle("import")
-
-    async def poll(self, handle: protocol.OperationHandle, *, wait_s: float = 0) -> OperationStatus:
-        del handle
-        task = self._task
-        if task is None:
-            return OperationStatus(OperationState.PENDING, has_result_set=True)
-        if not task.done():
-            await asyncio.wait({task}, timeout=wait_s)
-        if not task.done():
-            return OperationStatus(protocol.OperationState.RUNNING, has_result_set=True, progress=self._report.progress)
-        if self._report.result is not None:
-            return OperationStatus(OperationState.FINISHED, has_result_set=True, progress=100)
-        error = None if task.cancelled() else task.exception()
-        if error is None:
-            return OperationStatus(OperationState.CANCELED)
-        return OperationStatus(OperationState.FAILED, error=_engine_error(error))
-
-    async def columns(self, handle: protocol.OperationHandle) -> tuple[Column, ...]:
-        del handle
-        return COLUMNS
-
-    async def batches(self, handle: protocol.OperationHandle) -> AsyncIterator[pa.RecordBatch]:
-        del handle
-        if (result := self._report.result) is None:
-            return
-        counts = [pa.array([count], pa.int64()) for count in (result.rows_read, result.rows_loaded, result.rows_bad)]
-        arrays = [*counts, pa.array([result.table], pa.string())]
-        yield pa.RecordBatch.from_arrays(arrays, names=[column.name for column in COLUMNS])
-
-    async def logs(self, handle: protocol.OperationHandle, *, start: int) -> Sequence[str]:
-        del handle
-        return self._report.lines[start:]
-
-    async def cancel(self, handle: protocol.OperationHandle) -> None:
-        """Cancel the import, and wait up to 5 s for its clean-up."""
-        del handle
-        if (task := self._cancel_work()) is not None:
-            await asyncio.wait({task}, timeout=_STOP_WAIT_S)
-
-    async def close(self, handle: protocol.OperationHandle) -> None:
-        """Do nothing, because all resources are freed when the session ends."""
-        del handle
-
-    async def is_alive(self) -> bool:
-        """Return True until the import is submitted. A session runs a single import, so it cannot be reused."""
-        return self._task is None
-
-    async def end(self) -> None:
-        """Cancel the import and wait until it has cleaned up, even if the caller is canceled."""
-        task = self._cancel_work()
-        if task is None:
-            return
-        clock = asyncio.get_running_loop().time
-        end, was_canceled = clock() + _CLEAN_UP_WAIT_S, False
-        while not task.done():
-            left_s = end - clock()
-            if left_s <= 0:
-                task.cancel()
-            try:
-                await asyncio.wait({task}, timeout=max(left_s, 1.0))
-            except asyncio.CancelledError:
-                # The loader's staging tables must be dropped before the import is reported as ended.
-                was_canceled = True
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.debug("import ended", code=getattr(error, "code", ""))
-        if was_canceled:
-            raise asyncio.CancelledError
-
-    def _cancel_work(self) -> "asyncio.Task[ImportResult] | None":
-        """Cancel the import at most once, because a second cancellation would interrupt its clean-up."""
-        if self._task is not None and not self._is_stopped:
-            self._is_stopped = True
-            self._task.cancel()
-        return self._task
-
-    async def _run(self) -> ImportResult:
-        try:
-            result = self._report.result = await self._work(self._report)
-        except QueryServerError:
-            raise
-        except Exception as error:  # last resort of a task
-            log.exception("import failed with an internal error")
-            message = "Internal error."
-            raise EngineError(message) from error
-        return result
-
-
-def _engine_error(error: BaseException) -> EngineError:
-    """Convert an error to the EngineError that becomes the outcome of the statement."""
-    if isinstance(error, EngineError):
-        return error
-    if isinstance(error, InsufficientStorage):
-        return disk_below_floor(error.message)
-    return rejected_by_rule(error.message if isinstance(error, QueryServerError) else "Internal error.")

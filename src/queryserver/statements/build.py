@@ -26,8 +26,8 @@ from queryserver.results.stores import open_results
 from queryserver.sql.formatter import ScriptFormatter
 from queryserver.sql.statements import StatementChooser
 from queryserver.statements.downloads import Downloads, ResultTables
+from queryserver.statements.external_access import ExternalData
 from queryserver.statements.forwarding import WorkForwarder
-from queryserver.statements.open_sessions import ExternalData
 from queryserver.statements.overview import StatementAdministration
 from queryserver.statements.owned_statements import OwnedStatements
 from queryserver.statements.repository import StatementRecords, statement_ends
@@ -253,9 +253,9 @@ class StatementBuilder:
     def _external_data(self) -> ExternalData:
         stored, ownership = self.stored, self.fleet.ownership
         tables = ResultTables(
-            stored.database, stored.records, stored.results, self._access, self._result_reader, ownership
+            stored.database, stored.records, stored.results, self._access, self._result_reader, ownership, self._signals
         )
-        return ExternalData(self.resources.files, tables.open)
+        return ExternalData(self.resources.files, tables.open, tables.wait_until_ended)
 
     @cached_property
     def _runner(self) -> Runner:

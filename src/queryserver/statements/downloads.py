@@ -5,9 +5,9 @@ A statement can read a result only if its user may read it. The result is retain
 Implements the protocols `StatementResults` and `OpenResult` of `engines/external_data.py`, independently of engines.
 """
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Generator
 from concurrent.futures import Executor
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from uuid import UUID, uuid4
 
@@ -31,11 +31,14 @@ from queryserver.statements.model import StatementStatus, StoredResult
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.result_reader import ResultReader
 from queryserver.statements.retention import RESULT_READS
+from queryserver.statements.running_statements import StateSignals
 from queryserver.statements.states import ACTIVE, StatementState
 from queryserver.statements.status import StatementAccess, parse_operation_id
 
 _OPERATION = "result.download"
 _STREAM_CACHE_BYTES = 8 * 1024 * 1024
+_CHECK_EVERY_S = 5.0
+"""How often a running operation is read again while a statement waits for its result, in case a signal was lost."""
 
 _DELETED = frozenset({StatementState.EXPIRED, StatementState.CLOSED})
 
@@ -188,6 +191,7 @@ class ResultTables:
     access: StatementAccess
     reader: ResultReader
     ownership: Ownership
+    signals: StateSignals
 
     def __post_init__(self) -> None:
         self.ownership.watch(RESULT_READS)
@@ -204,15 +208,20 @@ class ResultTables:
             _require_rows(operation_id, stored.status)
             yield OpenTable(stored, self.results)
 
+    async def wait_until_ended(self, user: User, operation_id: str) -> None:
+        """Wait until an operation has ended. The caller limits the wait.
+
+        Raises ResultRefused if the user may not read the result, DatabaseUnavailable.
+        """
+        with _refusals(operation_id), self.signals.watch(parse_operation_id(operation_id), ends_only=True) as watch:
+            while (await self.access.own_record(user, watch.statement_id)).status.state in ACTIVE:
+                await watch.changed_within(_CHECK_EVERY_S)
+
     async def _status(self, user: User, operation_id: str) -> StatementStatus:
         """Return the status of the statement whose rows are requested. Raises ResultRefused."""
-        try:
+        with _refusals(operation_id):
             record = await self.access.own_record(user, parse_operation_id(operation_id))
             part = await self.reader.part_of(record.status, None)
-        except errors.OperationNotFound as error:
-            raise errors.result_not_found(error.message) from error
-        except errors.PermissionDenied as error:
-            raise errors.result_denied(f"Operation {operation_id}: {error.message}") from error
         if part is None:
             _require_rows(operation_id, record.status)
             raise errors.ResultRefused(f"No statement of the script {operation_id} has a result set.")
@@ -230,6 +239,17 @@ class ResultTables:
                 yield
             finally:
                 await self.ownership.release(_END, read_id)
+
+
+@contextmanager
+def _refusals(operation_id: str) -> Generator[None]:
+    """Turn the errors of an API call into the outcome of a statement."""
+    try:
+        yield
+    except errors.OperationNotFound as error:
+        raise errors.result_not_found(error.message) from error
+    except errors.PermissionDenied as error:
+        raise errors.result_denied(f"Operation {operation_id}: {error.message}") from error
 
 
 def _require_rows(operation_id: str, status: StatementStatus) -> None:

@@ -207,6 +207,10 @@ class NewStatement:
     parent_uuid: str = ""
     import_plan: Mapping[str, Any] | None = None
     """Set for an import. `statement` is then only a description of the import (Contract importer 13)."""
+    source_operation: UUID | None = None
+    """Set if the rows are those of this operation's stored result, so that the engine is not asked."""
+    destination: Mapping[str, Any] | None = None
+    """Where the rows go if not into this statement's own result, which is then a summary (`exports/model.py`)."""
     token: SealedToken | None = None
     """The caller's encrypted token. Set if the engine authenticates with it (Contract platform 3.9)."""
     api_token: ApiTokenLimits | None = None
@@ -405,6 +409,10 @@ class Assignment:
     resumption: Resumption | None = None
     """The stored progress. Set if the engine is running the statement and this runner can resume it."""
     import_plan: Mapping[str, Any] | None = None
+    source_operation: UUID | None = None
+    """The same as `NewStatement.source_operation`."""
+    destination: Mapping[str, Any] | None = None
+    """The same as `NewStatement.destination`."""
     token: SealedToken | None = None
     api_token: ApiTokenLimits | None = None
     """The same as `NewStatement.api_token`."""
@@ -446,6 +454,8 @@ def new_assignment(new: NewStatement, claim: Claim, *, history_id: int, ends_at:
         ends_at=ends_at,
         history_id=history_id,
         import_plan=new.import_plan,
+        source_operation=new.source_operation,
+        destination=new.destination,
         token=new.token,
         api_token=new.api_token,
         parameters=new.parameters,

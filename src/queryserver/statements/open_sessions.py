@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 from uuid import UUID
@@ -20,100 +20,30 @@ import structlog
 from queryserver import errors
 from queryserver.connectors.model import Connector
 from queryserver.connectors.registry import Connectors
-from queryserver.engines.external_data import OpenResult
-from queryserver.engines.protocol import Engine, EngineCapabilities, EngineSession, ResumableEngine, SessionOptions
-from queryserver.files.statement_files import SessionFiles, StatementFileAccess
+from queryserver.engines.protocol import Engine, EngineSession, ResumableEngine, SessionOptions
 from queryserver.identity.model import User
 from queryserver.platform.fair_queue import ConnectorSlots
 from queryserver.statements.execution import AttachedOperation
+from queryserver.statements.external_access import (
+    NO_EXTERNAL_DATA,
+    NO_SESSION_EXTERNAL_DATA,
+    ExternalData,
+    SessionExternalData,
+)
 from queryserver.statements.model import Assignment, NewStatement
 from queryserver.statements.session_options import SessionCredentials
 from queryserver.statements.session_repository import SessionRecord, SessionRecords
-
-ResultOpener: TypeAlias = Callable[[User, str], AbstractAsyncContextManager[OpenResult]]
-"""Opens the result of an operation. Raises the same errors as `StatementResults.open`."""
+from queryserver.statements.stored_session import StoredSession
 
 ImportOpener: TypeAlias = Callable[
     [Assignment, User, Engine, SessionOptions], AbstractAsyncContextManager[EngineSession]
 ]
 """Opens the session that runs an import in place of an engine session."""
 
+ExportOpener: TypeAlias = Callable[[Assignment, User, EngineSession], AbstractAsyncContextManager[EngineSession]]
+"""Opens the session that sends the rows of another session to the statement's destination."""
+
 _NOT_RESUMABLE = "Results have expired: no server can continue this statement."
-
-
-@dataclass(slots=True, eq=False)
-class SessionResults:
-    """Implements `StatementResults` for one session, whose statements run one after another.
-
-    Usable only inside `acting`.
-    """
-
-    opener: ResultOpener
-    _user: User | None = field(default=None, init=False)
-
-    @contextmanager
-    def acting(self, user: User) -> Generator[None]:
-        """Grant access with the rights of `user` while one of their statements runs."""
-        self._user = user
-        try:
-            yield
-        finally:
-            self._user = None
-
-    @asynccontextmanager
-    async def open(self, operation_id: str) -> AsyncGenerator[OpenResult]:
-        if self._user is None:
-            raise errors.result_denied("No statement is running that could read results.")
-        async with self.opener(self._user, operation_id) as opened:
-            yield opened
-
-
-@dataclass(frozen=True, slots=True)
-class SessionExternalData:
-    """The files and results that one session may access. A field is None if the session has no such access."""
-
-    files: SessionFiles | None = None
-    results: SessionResults | None = None
-
-    def add_to(self, options: SessionOptions) -> SessionOptions:
-        """Return the options, with access to these files and results added."""
-        return replace(options, files=self.files, results=self.results)
-
-    @asynccontextmanager
-    async def acting(self, user: User, *, operation_id: str = "") -> AsyncGenerator[None]:
-        """Grant access with the rights of `user` while a statement runs. Audit events contain `operation_id`."""
-        async with AsyncExitStack() as stack:
-            if self.files is not None:
-                await stack.enter_async_context(self.files.acting(user, operation_id=operation_id))
-            if self.results is not None:
-                stack.enter_context(self.results.acting(user))
-            yield
-
-
-NO_SESSION_EXTERNAL_DATA = SessionExternalData()
-
-
-@dataclass(frozen=True, slots=True)
-class ExternalData:
-    """The files and results that sessions may access if their engines support it.
-
-    A field is None if this process offers no such access.
-    """
-
-    files: StatementFileAccess | None = None
-    open_result: ResultOpener | None = None
-
-    def for_session(self, capabilities: EngineCapabilities, *, read_only: bool) -> SessionExternalData:
-        """Select what one session may access. If `read_only` is set, its statements can never write files."""
-        files = results = None
-        if self.files is not None and capabilities.reads_files:
-            files = self.files.of_session(may_write=capabilities.writes_files and not read_only)
-        if self.open_result is not None and capabilities.reads_results:
-            results = SessionResults(self.open_result)
-        return SessionExternalData(files, results)
-
-
-NO_EXTERNAL_DATA = ExternalData()
 
 
 log = structlog.get_logger(__name__)
@@ -391,6 +321,7 @@ class SessionOpener:
     max_kept: int
     max_named: int
     imports: ImportOpener | None = None
+    exports: ExportOpener | None = None
     external_data: ExternalData = NO_EXTERNAL_DATA
     # Entries are weak: a lock exists only while a task holds it or waits for it.
     _opening_locks: WeakValueDictionary[int, asyncio.Lock] = field(default_factory=WeakValueDictionary, init=False)
@@ -407,6 +338,32 @@ class SessionOpener:
 
         Raises SessionLost if the statement needs an existing session that was lost.
         """
+        stored = assignment.source_operation is not None
+        async with self._stored_session(assignment, user) if stored else self._session(assignment, user) as source:
+            if assignment.destination is None:
+                yield source
+                return
+            if self.exports is None:
+                raise errors.rejected_by_rule("This server does not export results.")
+            async with self.exports(assignment, user, source) as export:
+                yield export
+
+    @asynccontextmanager
+    async def _stored_session(self, assignment: Assignment, user: User) -> AsyncGenerator[EngineSession]:
+        """Open the stored result whose rows are the statement's rows. Waits until its operation has ended."""
+        operation_id, external_data = str(assignment.source_operation), self.external_data
+        if external_data.open_result is None or external_data.wait_for_result is None:
+            raise errors.rejected_by_rule("This server does not read stored results.")
+        # Waits without a slot: the operation may need one itself.
+        await external_data.wait_for_result(user, operation_id)
+        async with (
+            self.slots.slot(assignment.connector, user.id),
+            external_data.open_result(user, operation_id) as opened,
+        ):
+            yield StoredSession(opened)
+
+    @asynccontextmanager
+    async def _session(self, assignment: Assignment, user: User) -> AsyncGenerator[EngineSession]:
         open_session = self.sessions.get(assignment.session_id)
         # An open session stays usable even if a change has made its connector unusable.
         connector = (self.connectors.known if open_session else self.connectors.find)(assignment.connector)

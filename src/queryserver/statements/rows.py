@@ -205,7 +205,8 @@ _COUNTED_USER_BYTES = """(
 _INSERTED_FIELDS = (
     "id", "user_id", "connector", "dialect", "script", "script_id", "database", "row_limit", "in_history",
     "in_named_session", "keeps_session", "needs_session", "parent_uuid", "has_result_set", "owner", "priority",
-    "notify", "import_plan", "sealed_parameters", "parameter_count", "operation_id", "is_script", "runs_all",
+    "notify", "import_plan", "source_operation", "destination", "sealed_parameters", "parameter_count",
+    "operation_id", "is_script", "runs_all",
 )  # fmt: skip
 _INSERTED_HANDLE_FIELDS = (
     "statement", "statement_index", "statements_count", "statement_hash", "guid", "secret", "session_id", "session_guid"
@@ -328,8 +329,8 @@ FENCED = "id = :id and owner = :owner and fence = :fence"
 
 ASSIGNMENT_FIELDS = (
     "user_id", "connector", "dialect", "statement", "database", "settings", "session_id", "in_named_session",
-    "keeps_session", "row_limit", "history_id", "import_plan", "session_guid", "statement_index", "statements_count",
-    "needs_session", "rows", "was_retried", "log_lines",
+    "keeps_session", "row_limit", "history_id", "import_plan", "source_operation", "destination", "session_guid",
+    "statement_index", "statements_count", "needs_session", "rows", "was_retried", "log_lines",
 )  # fmt: skip
 ASSIGNMENT = f"""{", ".join(ASSIGNMENT_FIELDS[:-1])}, id, owner, fence, sent_at, engine_handle, cancel_requested_at,
     sealed_token, token_expires_at, api_token, sealed_parameters, size_bytes, limit_source, operation_id,

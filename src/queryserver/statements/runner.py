@@ -31,14 +31,9 @@ from queryserver.platform.threads import background, every
 from queryserver.results.segments import ResultStore
 from queryserver.statements.claims import StatementClaims
 from queryserver.statements.execution import Execution
+from queryserver.statements.external_access import NO_EXTERNAL_DATA, ExternalData
 from queryserver.statements.model import Claim, NewStatement, new_assignment
-from queryserver.statements.open_sessions import (
-    NO_EXTERNAL_DATA,
-    ExternalData,
-    ImportOpener,
-    OpenSessions,
-    SessionOpener,
-)
+from queryserver.statements.open_sessions import ExportOpener, ImportOpener, OpenSessions, SessionOpener
 from queryserver.statements.owned_statements import OwnedStatements
 from queryserver.statements.rows import ENDED
 from queryserver.statements.run_record import ClaimLost
@@ -258,6 +253,8 @@ class RunnerHooks:
     """Opens the session of an import."""
     import_lost: Callable[[], None] | None = None
     """Called when an import has failed because the process that ran it was lost."""
+    exports: ExportOpener | None = None
+    """Opens the session of a statement whose rows go to files or tables."""
 
 
 @dataclass(eq=False, repr=False)
@@ -332,6 +329,7 @@ class Runner:
             max_kept=limits.per_user,
             max_named=self.editor.max_sessions_per_connector,
             imports=self.hooks.imports,
+            exports=self.hooks.exports,
             external_data=self.external_data,
         )
 
@@ -492,8 +490,8 @@ class StatementDispatcher:
 
     def sends_at_once(self, new: NewStatement) -> bool:
         """Return whether this process will send the new statement as soon as it is recorded."""
-        is_single = new.operation_id is None and new.import_plan is None
-        return is_single and new.owner == self.owner and self._runner.opener.is_ready_for(new)
+        is_plain = new.operation_id is None and new.import_plan is None and new.source_operation is None
+        return is_plain and new.owner == self.owner and self._runner.opener.is_ready_for(new)
 
     async def dispatch(self, new: NewStatement, user: User, *, history_id: int, is_bound: bool) -> None:
         """Start a recorded statement if this process owns it, or announce it if it has no owner.

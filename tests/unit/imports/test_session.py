@@ -26,18 +26,18 @@ from queryserver.identity.model import User
 from queryserver.imports.model import Origin
 from queryserver.imports.plans import BadRowLimit, FileReading, ImportPlan, stored_plan
 from queryserver.imports.repository import UnfinishedTable
+from queryserver.imports.session import COLUMNS as SUMMARY_COLUMNS
 from queryserver.imports.session import (
     MAX_BYTES,
     Conversion,
     ImportCounts,
-    ImportReport,
     ImportResult,
     Imports,
-    ImportSession,
     ScratchRows,
     default_bad_row_limit,
     read_ahead,
 )
+from queryserver.statements.job_session import JobReport, JobSession
 from queryserver.statements.model import Assignment, Claim
 
 COLUMNS = (TargetColumn(0, "n", ColumnType(BaseType.INT32)), TargetColumn(1, "text", STRING))
@@ -245,15 +245,15 @@ async def test_one_item_is_read_ahead_and_the_source_closes_with_its_reader() ->
     assert made == [1, 2, 3, 4]
 
 
-DONE = ImportResult(3, 2, 1, "t")
+DONE = ImportResult(3, 2, 1, "t").summary
 
 
 async def test_import_result_is_one_row() -> None:
-    async def work(report: ImportReport) -> ImportResult:
+    async def work(_statement: object, report: JobReport) -> None:
         report.lines.append("Read 3 rows.")
-        return DONE
+        report.summary = DONE
 
-    async with ImportSession.opened(work) as session:
+    async with JobSession.opened(SUMMARY_COLUMNS, work) as session:
         handle = await session.submit("CREATE TABLE t (a INT)")
         status = await session.poll(handle, wait_s=5)
         assert (status.state, status.has_result_set) == (OperationState.FINISHED, True)
@@ -275,10 +275,10 @@ async def test_import_result_is_one_row() -> None:
     ],
 )
 async def test_import_error_is_an_outcome(error: Exception, code: str) -> None:
-    async def work(report: ImportReport) -> ImportResult:
+    async def work(_statement: object, report: JobReport) -> None:
         raise error
 
-    async with ImportSession.opened(work) as session:
+    async with JobSession.opened(SUMMARY_COLUMNS, work) as session:
         status = await session.poll(await session.submit(""), wait_s=5)
     assert status.state is OperationState.FAILED
     assert status.error is not None
@@ -289,16 +289,16 @@ async def test_import_error_is_an_outcome(error: Exception, code: str) -> None:
 async def test_cancel_waits_for_cleanup_and_a_second_cancel_does_not_disturb_it() -> None:
     begun, cleaned = asyncio.Event(), asyncio.Event()
 
-    async def work(report: ImportReport) -> ImportResult:
+    async def work(_statement: object, report: JobReport) -> None:
         try:
             begun.set()
             await asyncio.Event().wait()
         finally:
             await asyncio.sleep(0.05)
             cleaned.set()
-        return DONE
+        report.summary = DONE
 
-    async with ImportSession.opened(work) as session:
+    async with JobSession.opened(SUMMARY_COLUMNS, work) as session:
         handle = await session.submit("")
         await begun.wait()
         await asyncio.gather(session.cancel(handle), session.cancel(handle))
@@ -310,17 +310,17 @@ async def test_cancel_waits_for_cleanup_and_a_second_cancel_does_not_disturb_it(
 async def test_leaving_the_session_waits_for_cleanup_even_when_canceled() -> None:
     begun, cleaned = asyncio.Event(), asyncio.Event()
 
-    async def work(report: ImportReport) -> ImportResult:
+    async def work(_statement: object, report: JobReport) -> None:
         try:
             begun.set()
             await asyncio.Event().wait()
         finally:
             await asyncio.sleep(0.1)
             cleaned.set()
-        return DONE
+        report.summary = DONE
 
     async def follow() -> None:
-        async with ImportSession.opened(work) as session:
+        async with JobSession.opened(SUMMARY_COLUMNS, work) as session:
             await session.submit("")
             await asyncio.Event().wait()
 
@@ -338,13 +338,12 @@ async def test_leaving_the_session_waits_for_cleanup_even_when_canceled() -> Non
 async def test_cancel_after_the_table_is_published_keeps_the_result() -> None:
     published = asyncio.Event()
 
-    async def work(report: ImportReport) -> ImportResult:
-        report.result = DONE
+    async def work(_statement: object, report: JobReport) -> None:
+        report.summary = DONE
         published.set()
         await asyncio.Event().wait()
-        return DONE
 
-    async with ImportSession.opened(work) as session:
+    async with JobSession.opened(SUMMARY_COLUMNS, work) as session:
         handle = await session.submit("")
         await published.wait()
         await session.cancel(handle)

@@ -16,7 +16,8 @@ from queryserver.errors.base import PermissionDenied
 from queryserver.errors.statements import ResultRefused
 from queryserver.files.model import Scheme
 from queryserver.identity.model import Scope, User
-from queryserver.statements.open_sessions import NO_EXTERNAL_DATA, ExternalData, OpenSession, OpenSessions
+from queryserver.statements.external_access import NO_EXTERNAL_DATA, ExternalData
+from queryserver.statements.open_sessions import OpenSession, OpenSessions
 
 ALL_CAPABILITIES = EngineCapabilities(reads_files=True, writes_files=True, reads_results=True)
 

@@ -1,0 +1,1 @@
+"""Sends the rows of statements to files in stores and to tables of connectors."""

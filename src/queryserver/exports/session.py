@@ -1,0 +1,101 @@
+"""Sends the rows of a statement to its destination, in place of storing them as its result.
+
+The runner uses this session in place of the one whose rows it reads. The statement's result is a summary.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from queryserver.engines.protocol import EngineSession, OperationHandle, OperationState
+from queryserver.errors.statements import EngineError, rejected_by_rule
+from queryserver.exports.model import SUMMARY_COLUMNS, RowSink
+from queryserver.identity.model import User
+from queryserver.sql.markers import BoundStatement
+from queryserver.statements.job_session import JobReport, JobSession
+from queryserver.statements.model import Assignment
+from queryserver.statements.states import LimitSource
+
+SinkOpener: TypeAlias = Callable[[Assignment, User], AbstractAsyncContextManager[RowSink]]
+"""Opens the destination of a statement, with the rights of its user. Raises QueryServerError."""
+
+_POLL_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Exports:
+    """Runs statements that have a destination. `sinks` are the destinations by their `kind`."""
+
+    sinks: Mapping[str, SinkOpener]
+
+    def session(
+        self, assignment: Assignment, user: User, source: EngineSession
+    ) -> AbstractAsyncContextManager[EngineSession]:
+        """Open the session that reads the rows of `source` and writes them to the destination of the statement."""
+        return JobSession.opened(SUMMARY_COLUMNS, partial(self._export, assignment, user, source))
+
+    async def _export(
+        self,
+        assignment: Assignment,
+        user: User,
+        source: EngineSession,
+        statement: str | BoundStatement,
+        report: JobReport,
+    ) -> None:
+        opener = self.sinks.get((assignment.destination or {}).get("kind", ""))
+        if opener is None:
+            raise rejected_by_rule("This server does not know the destination of this statement.")
+        limit = assignment.row_limit if assignment.limit_source is LimitSource.CALLER else None
+        # Opened first: a destination that cannot be written is refused before the statement is sent.
+        async with opener(assignment, user) as sink:
+            handle = await source.submit(statement)
+            try:
+                await _wait_for_rows(source, handle, report)
+                columns = await source.columns(handle)
+                async with aclosing(_first_rows(source.batches(handle), limit)) as batches:
+                    summary = await sink.write(columns, batches, report)
+                report.summary = summary.batch
+            except BaseException:  # including CancelledError: the engine must not keep running the statement
+                with suppress(EngineError):
+                    await asyncio.shield(source.cancel(handle))
+                raise
+            finally:
+                await asyncio.shield(source.close(handle))
+
+
+async def _wait_for_rows(source: EngineSession, handle: OperationHandle, report: JobReport) -> None:
+    """Wait until the source has rows, and pass on its log lines. Raises EngineError if the statement has none."""
+    seen = 0
+    while True:
+        status = await source.poll(handle, wait_s=_POLL_S)
+        lines = await source.logs(handle, start=seen)
+        seen += len(lines)
+        report.lines.extend(lines)
+        if status.state.is_terminal:
+            break
+    if status.state is OperationState.FAILED:
+        raise status.error or EngineError("The statement failed.")
+    if status.state is OperationState.CANCELED:
+        raise EngineError("The statement was canceled in the engine.")
+    if not status.has_result_set:
+        raise rejected_by_rule("The statement has no result set, so nothing was exported.")
+
+
+async def _first_rows(batches: AsyncIterator[pa.RecordBatch], limit: int | None) -> AsyncGenerator[pa.RecordBatch]:
+    """Yield the batches up to the row limit, and close them."""
+    left = limit
+    try:
+        async for batch in batches:
+            if left is not None and batch.num_rows >= left:
+                yield batch.slice(0, left)
+                return
+            left = None if left is None else left - batch.num_rows
+            yield batch
+    finally:
+        if isinstance(batches, AsyncGenerator):
+            await batches.aclose()

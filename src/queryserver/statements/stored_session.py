@@ -1,0 +1,70 @@
+"""Reads the rows of a statement from the stored result of another operation, so that the engine is not asked again."""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from queryserver import errors
+from queryserver.engines.external_data import OpenResult
+from queryserver.engines.protocol import OperationHandle, OperationState, OperationStatus
+from queryserver.errors.statements import EngineError
+from queryserver.formats.arrow import Column, decode
+from queryserver.sql.markers import BoundStatement
+
+
+@dataclass(slots=True)
+class StoredSession:
+    """Implements `engines.protocol.EngineSession` for the rows of one stored result, which the caller keeps open."""
+
+    source: OpenResult
+    _is_canceled: bool = field(default=False, init=False)
+
+    async def submit(self, statement: str | BoundStatement) -> OperationHandle:
+        """Begin to read the rows. `statement` is ignored, because its rows are known."""
+        del statement
+        return OperationHandle("stored")
+
+    async def poll(self, handle: OperationHandle, *, wait_s: float = 0) -> OperationStatus:
+        del handle, wait_s
+        if self._is_canceled:
+            return OperationStatus(OperationState.CANCELED)
+        return OperationStatus(OperationState.FINISHED, has_result_set=True)
+
+    async def columns(self, handle: OperationHandle) -> tuple[Column, ...]:
+        del handle
+        return self.source.columns
+
+    async def batches(self, handle: OperationHandle) -> AsyncIterator[pa.RecordBatch]:
+        """Yield the rows as stored. The schema may differ between pieces of the result (Contract editor 6.3)."""
+        del handle
+        async with aclosing(self._pieces()) as pieces:
+            async for piece in pieces:
+                for batch in decode(piece).to_batches():
+                    if self._is_canceled:
+                        return
+                    yield batch
+
+    async def _pieces(self) -> AsyncGenerator[bytes]:
+        for number, piece in enumerate(self.source.pieces):
+            try:
+                yield await self.source.read(number, 0, piece.size_bytes)
+            except errors.ServiceUnavailable as error:
+                raise EngineError(error.message) from error
+
+    async def logs(self, handle: OperationHandle, *, start: int) -> Sequence[str]:
+        del handle, start
+        return ()
+
+    async def cancel(self, handle: OperationHandle) -> None:
+        del handle
+        self._is_canceled = True
+
+    async def close(self, handle: OperationHandle) -> None:
+        """Do nothing, because the result is released when the session's context ends."""
+        del handle
+
+    async def is_alive(self) -> bool:
+        """Return False. A session reads one result, so it cannot be reused."""
+        return False
