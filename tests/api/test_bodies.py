@@ -142,6 +142,7 @@ class TestSize:
             forget_warnings = ChunkedBody(1000)
             answer = await ana.send("POST", path, content=forget_warnings, headers=kind)
             assert verdict(answer) == (413, -1, "payload_too_large")
+            assert "(`editor.request_body_max_bytes`)" in answer.json()["message"]
             assert forget_warnings.taken <= 16 * MIB // 65_536 + 2
 
     @pytest.mark.platform(9)
@@ -149,6 +150,7 @@ class TestSize:
         pieces = ChunkedBody(1000)
         answer = await api.stranger.send("POST", "token/auth", content=pieces, headers=JSON)
         assert (answer.status_code, answer.json()["code"]) == (413, "payload_too_large")
+        assert "(`limits.max_body_bytes`)" in answer.json()["message"]
         assert pieces.taken <= 10 * MIB // 65_536 + 2
 
     @pytest.mark.item(69)

@@ -510,6 +510,7 @@ class TestLimits:
             running = [(await ana.execute("mysql", "sleep 30"))["history_uuid"] for _ in range(2)]
             answer = await ana.post("editor/execute/mysql", statement="rows 1")
             assert verdict(answer) == (429, -1, "too_many_statements")
+            assert "(`editor.max_statements_per_user`)" in answer.json()["message"]
             assert (await ana.history())["count"] == 2
             assert (await bob.run("mysql", "rows 1"))["status"] == 0
             await ana.on(running[0], "cancel_statement")
@@ -521,13 +522,17 @@ class TestLimits:
             ana = await api.user()
             assert (await ana.run("mysql", "text " + "é" * 495))["status"] == 0
             for statement in ("text " + "é" * 500, "x" * 1001):
-                assert await ana.refused("editor/execute/mysql", statement=statement) == (413, -1, "payload_too_large")
+                answer = await ana.post("editor/execute/mysql", statement=statement)
+                assert verdict(answer) == (413, -1, "payload_too_large")
+                assert "(`editor.statement_max_bytes`)" in answer.json()["message"]
 
     async def test_statement_above_the_spool_quota_is_refused_and_not_recorded(self, small_api: ApiOpener):
         async with small_api(spool_max_bytes_per_user=100_000) as api:
             ana = await api.user()
             operation = (await ana.run(DUCKDB, DUCKDB.rows(40_000), limit=40_000))["history_uuid"]
-            assert await ana.refused("editor/execute/mysql", statement="rows 1") == (429, -1, "quota_exceeded")
+            answer = await ana.post("editor/execute/mysql", statement="rows 1")
+            assert verdict(answer) == (429, -1, "quota_exceeded")
+            assert "(`editor.spool_max_bytes_per_user`)" in answer.json()["message"]
             assert (await ana.history())["count"] == 1
             await ana.on(operation, "close_statement")
             assert (await ana.run("mysql", "rows 1"))["status"] == 0
@@ -541,7 +546,9 @@ class TestLimits:
                 busy = (429, -1, "too_many_streams")
                 assert await ana.refused("editor/execute/mysql", statement="rows 1", wait=1) == busy
                 assert await ana.refused("editor/check_status", operationId=operation, wait=1) == busy
-                assert verdict(await ana.get(f"editor/events/{operation}")) == busy
+                answer = await ana.get(f"editor/events/{operation}")
+                assert verdict(answer) == busy
+                assert "(`editor.max_streams_per_user`)" in answer.json()["message"]
                 assert (await ana.history())["count"] == 1
                 assert (await ana.execute("mysql", "rows 1"))["status"] == 0
                 assert (await bob.run("mysql", "rows 1"))["status"] == 0

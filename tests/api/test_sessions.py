@@ -145,6 +145,7 @@ class TestCreate:
             first, _ = await opened(ana, "mysql"), await opened(ana, "sqlite")
             refused = await ana.post("editor/create_session", session='{"type": "mysql"}')
             assert verdict(refused) == (429, -1, "too_many_sessions")
+            assert "(`editor.max_sessions_per_user`)" in refused.json()["message"]
             assert await self._open_sessions(ana) == 2
             await opened(bob, "mysql")
             await closed(ana, type="mysql", id=first["id"])

@@ -105,7 +105,9 @@ class AddressSlots:
             return
         address = network_of(client)
         if self._running[address] >= self._per_address:
-            refusal = too_many_connections("Too many calls from your address are in progress.")
+            refusal = too_many_connections(
+                "Too many calls from your address are in progress (`desktop.max_connections_per_address`)."
+            )
             await respond(request, refusal)(scope, receive, send)
             return
         self._running[address] += 1

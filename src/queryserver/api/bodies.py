@@ -380,12 +380,18 @@ def holding(request: Request, user_id: int, max_bytes: int) -> AbstractContextMa
 
 
 async def raw_body(
-    request: Request, *, max_bytes: int, within_s: float = _BODY_WITHIN_S, hold: CountBytes = _unbounded
+    request: Request,
+    *,
+    max_bytes: int,
+    setting: str = "",
+    within_s: float = _BODY_WITHIN_S,
+    hold: CountBytes = _unbounded,
 ) -> RawBody | None:
     """Read a POST body of a supported type, or None if it is empty (Contract platform 1.2).
 
-    `hold` counts the bytes read. Raises UnsupportedMediaType, PayloadTooLarge (before the whole body is read), LateBody
-    after `within_s`, and the errors of `hold`.
+    `setting` is the name of the setting that determines `max_bytes`, if any. `hold` counts the bytes read. Raises
+    UnsupportedMediaType, PayloadTooLarge (before the whole body is read), LateBody after `within_s`, and the errors of
+    `hold`.
     """
     content_type = request.headers.get("content-type", _FORM)
     kind = content_type.partition(";")[0].strip().lower() or _FORM
@@ -397,18 +403,23 @@ async def raw_body(
             return None
         raise errors.UnsupportedMediaType(f"Content type {kind[:100]} is not supported.")
     if length.isdecimal() and int(length) > max_bytes:
-        raise errors.PayloadTooLarge(f"The body exceeds the limit of {max_bytes} bytes.")
-    content = await _in_time(_read(request, max_bytes, hold), within_s)
+        raise _too_large(max_bytes, setting)
+    content = await _in_time(_read(request, max_bytes, setting, hold), within_s)
     return RawBody(kind, content_type, content) if content else None
 
 
+def _too_large(max_bytes: int, setting: str) -> errors.PayloadTooLarge:
+    source = f" (`{setting}`)" if setting else ""
+    return errors.PayloadTooLarge(f"The body exceeds the limit of {max_bytes} bytes{source}.")
+
+
 async def read_body(
-    request: Request, *, max_bytes: int, user_id: int = ANONYMOUS, within_s: float = _BODY_WITHIN_S
+    request: Request, *, max_bytes: int, setting: str = "", user_id: int = ANONYMOUS, within_s: float = _BODY_WITHIN_S
 ) -> Body:
     """Read the fields of a POST body (Contract platform 1.2). Raises InvalidRequest and the errors of `raw_body`."""
     note_unread_query(request.scope)
     with holding(request, user_id, max_bytes) as hold:
-        body = await raw_body(request, max_bytes=max_bytes, within_s=within_s, hold=hold)
+        body = await raw_body(request, max_bytes=max_bytes, setting=setting, within_s=within_s, hold=hold)
         if body is None:
             return Body({})
         services = cast("Services", request.app.state.services)
@@ -460,13 +471,13 @@ async def _is_empty(request: Request) -> bool:
     return True
 
 
-async def _read(request: Request, max_bytes: int, hold: CountBytes) -> bytes:
+async def _read(request: Request, max_bytes: int, setting: str, hold: CountBytes) -> bytes:
     pieces: list[bytes] = []
     size = 0
     async for piece in request.stream():
         size += len(piece)
         if size > max_bytes:
-            raise errors.PayloadTooLarge(f"The body exceeds the limit of {max_bytes} bytes.")
+            raise _too_large(max_bytes, setting)
         hold(len(piece))
         pieces.append(piece)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)

@@ -1,6 +1,7 @@
 """FastAPI dependencies that handlers declare: the caller, the request fields, and the services."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, TypeVar, cast
 from urllib.parse import quote
@@ -213,13 +214,23 @@ _READ_BODY = "queryserver.read_body"
 """Scope key of a body that was read early, because the call makes a check before its fields are validated."""
 
 
-async def _read_body(
-    request: Request, max_bytes: Callable[[Settings], int], repeated: Collection[str] = ()
-) -> bodies.Body:
+@dataclass(frozen=True, slots=True)
+class BodyLimit:
+    """Limit on the size of a call's body. `setting` is the name of the setting that defines it, or empty."""
+
+    setting: str
+    of: Callable[[Settings], int]
+
+
+_BODY_LIMIT = BodyLimit("limits.max_body_bytes", lambda settings: settings.limits.max_body_bytes)
+_EDITOR_BODY_LIMIT = BodyLimit("editor.request_body_max_bytes", lambda settings: settings.editor.request_body_max_bytes)
+
+
+async def _read_body(request: Request, limit: BodyLimit, repeated: Collection[str] = ()) -> bodies.Body:
     if request.method == "GET":
         return bodies.query_fields(request, repeated)
-    limit = max_bytes(services_of(request).settings)
-    return await bodies.read_body(request, max_bytes=limit, user_id=request.scope["user"].id)
+    max_bytes, user_id = limit.of(services_of(request).settings), request.scope["user"].id
+    return await bodies.read_body(request, max_bytes=max_bytes, setting=limit.setting, user_id=user_id)
 
 
 class FieldsReader:
@@ -238,24 +249,21 @@ class ModelFields(FieldsReader):
     def __init__(
         self,
         model: type[Fields],
-        max_bytes: Callable[[Settings], int],
+        limit: BodyLimit,
         *,
         parse: Callable[..., Fields] = parse,
         repeated: Collection[str] = (),
     ) -> None:
-        """`max_bytes` returns the maximum body size from the settings. `parse` creates the model.
-
-        `repeated` names the query parameters that keep all values.
-        """
+        """`parse` creates the model. `repeated` names the query parameters that keep all values."""
         super().__init__(model)
         self._fields = model
-        self._max_bytes = max_bytes
+        self._limit = limit
         self._parse = parse
         self._repeated = repeated
 
     async def __call__(self, request: Request) -> Fields:
         services, user = services_of(request), request.scope["user"]
-        body = request.scope.get(_READ_BODY) or await _read_body(request, self._max_bytes, self._repeated)
+        body = request.scope.get(_READ_BODY) or await _read_body(request, self._limit, self._repeated)
         bodies.note_read(request.scope, self._fields)
         parsed = partial(self._parse, self._fields, body.fields, max_json_depth=services.settings.limits.max_json_depth)
         if not body.is_large:
@@ -268,20 +276,12 @@ def fields(model: type[Fields], *, repeated: Collection[str] = ()) -> Any:
 
     `repeated` names the query parameters that keep all values.
     """
-    return dependency(ModelFields(model, _body_limit, repeated=repeated))
+    return dependency(ModelFields(model, _BODY_LIMIT, repeated=repeated))
 
 
 def editor_fields(model: type[Fields]) -> Any:
     """Create a dependency like `fields` for editor calls, whose bodies may contain long scripts."""
-    return dependency(ModelFields(model, _editor_body_limit))
-
-
-def _body_limit(settings: Settings) -> int:
-    return settings.limits.max_body_bytes
-
-
-def _editor_body_limit(settings: Settings) -> int:
-    return settings.editor.request_body_max_bytes
+    return dependency(ModelFields(model, _EDITOR_BODY_LIMIT))
 
 
 class IgnoredBody(FieldsReader):
@@ -290,22 +290,22 @@ class IgnoredBody(FieldsReader):
     The response header X-Unknown-Fields lists the ignored fields. Raises the errors of `read_body`.
     """
 
-    def __init__(self, max_bytes: Callable[[Settings], int]) -> None:
+    def __init__(self, limit: BodyLimit) -> None:
         super().__init__(None)
-        self._max_bytes = max_bytes
+        self._limit = limit
 
     async def __call__(self, request: Request) -> None:
-        await _read_body(request, self._max_bytes)
+        await _read_body(request, self._limit)
 
 
 async def _keep_body(request: Request) -> None:
-    request.scope[_READ_BODY] = await _read_body(request, _body_limit)
+    request.scope[_READ_BODY] = await _read_body(request, _BODY_LIMIT)
 
 
 BodyDep = Annotated[None, dependency(_keep_body)]
 """Reads the body, for calls that make a check before a later dependency validates the fields."""
-NoFields = Annotated[None, dependency(IgnoredBody(_body_limit))]
-NoEditorFields = Annotated[None, dependency(IgnoredBody(_editor_body_limit))]
+NoFields = Annotated[None, dependency(IgnoredBody(_BODY_LIMIT))]
+NoEditorFields = Annotated[None, dependency(IgnoredBody(_EDITOR_BODY_LIMIT))]
 
 
 class UncheckedForm(FieldsReader):
@@ -322,8 +322,8 @@ class UncheckedForm(FieldsReader):
         # Set before the body is read, so that the response lists unread query parameters even if the body is rejected.
         request.scope[bodies.SEEN_FIELDS] = bodies.SeenFields()
         bodies.note_read(request.scope, self._fields)
-        max_bytes = services_of(request).settings.limits.max_body_bytes
-        return (await bodies.read_body(request, max_bytes=max_bytes)).fields
+        max_bytes = _BODY_LIMIT.of(services_of(request).settings)
+        return (await bodies.read_body(request, max_bytes=max_bytes, setting=_BODY_LIMIT.setting)).fields
 
 
 def unchecked_fields(model: type[Fields]) -> Any:

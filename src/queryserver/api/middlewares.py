@@ -183,7 +183,7 @@ _CORS_MAX_AGE_S = 86_400
 _MAX_WAITING = 500
 _MAX_WAIT_S = 30.0
 _RETRY_AFTER = timedelta(seconds=2)
-_TOO_MANY_CALLS = "Too many of your calls are in progress."
+_TOO_MANY_CALLS = "Too many of your calls are in progress (`limits.calls_per_user`). Send fewer calls at the same time."
 
 log = structlog.get_logger(__name__)
 

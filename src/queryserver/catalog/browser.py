@@ -322,7 +322,10 @@ def _sample(columns: Sequence[Column], rendered: RenderedRows, max_bytes: int) -
         return TableSample(columns, rendered.json)
     if not rendered.rows:
         raise PageRowTooLarge(row=None, limit_bytes=max_bytes)
-    message = f"The sample ends before row {rendered.rows}, because it is limited to {max_bytes} bytes."
+    message = (
+        f"The sample ends before row {rendered.rows}, because it is limited to {max_bytes} bytes"
+        " (`editor.batch_max_bytes`)."
+    )
     return TableSample(columns, rendered.json, message)
 
 

@@ -81,7 +81,9 @@ class Plans:
         if request.script is None or not request.script.strip():
             raise MissingParameter("statement is required and must not be blank.")
         if len(request.script) > self.max_bytes or len(request.script.encode()) > self.max_bytes:
-            raise PayloadTooLarge(f"statement exceeds the limit of {self.max_bytes} bytes.")
+            raise PayloadTooLarge(
+                f"statement exceeds the limit of {self.max_bytes} bytes (`editor.statement_max_bytes`)."
+            )
         connector = self.connectors.resolve(user, request.connector)
         parameters = request.parameters
         named = None if parameters is None else parameters.are_named

@@ -27,7 +27,9 @@ def below_floor() -> EngineError:
 
 def above_quota(quota_bytes: int) -> EngineError:
     return disk_below_floor(
-        f"The database has reached its quota of {quota_bytes} bytes. Drop or delete data that is not needed."
+        f"The database has reached its quota of {quota_bytes} bytes"
+        " (`desktop.connector_policy.local_database_max_bytes`, or `max_database_size` of the connector). Drop or"
+        " delete data that is not needed."
     )
 
 
@@ -37,8 +39,8 @@ def sample_is_full() -> EngineError:
     See `platform/embedded/sample_server.py`.
     """
     error = disk_below_floor(
-        "The server canceled the statement because its disk is almost full or the sample database reached its quota."
-        " Drop unneeded objects."
+        "The server canceled the statement because its disk is almost full or the sample database reached its quota"
+        " (`desktop.connector_policy.local_database_max_bytes`). Drop unneeded objects."
     )
     return error.with_sqlstate("53100")
 

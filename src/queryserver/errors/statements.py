@@ -146,7 +146,10 @@ class RowTooLarge(EngineError, code="row_too_large"):
     def __init__(self, *, limit_bytes: int, row: int | None = None) -> None:
         """`row` counts from 0, and is None if the row is unknown."""
         which = f"Row {row}" if row is not None else "A row"
-        super().__init__(f"{which} is larger than the limit of {limit_bytes} bytes for one row.")
+        super().__init__(
+            f"{which} is larger than the limit of {limit_bytes} bytes for one row, which `editor.cell_max_bytes`"
+            " determines. Select fewer columns."
+        )
 
 
 rejected_by_rule = ErrorKind(EngineError, "rejected")
@@ -176,7 +179,10 @@ def cell_too_large(*, limit_bytes: int, row: int | None = None, column: str | No
     """Create the error for a value larger than `editor.cell_max_bytes`. `row` counts from 0; `column` is a name."""
     location = f" in row {row}" if row is not None else ""
     location += f" of column {column}" if column is not None else ""
-    return _cell_too_large(f"A value{location} is larger than the limit of {limit_bytes} bytes for one cell.")
+    return _cell_too_large(
+        f"A value{location} is larger than the limit of {limit_bytes} bytes for one cell (`editor.cell_max_bytes`)."
+        " Select a part of the value."
+    )
 
 
 class PageRowTooLarge(PayloadTooLarge, code="row_too_large"):
@@ -185,11 +191,14 @@ class PageRowTooLarge(PayloadTooLarge, code="row_too_large"):
     def __init__(self, *, row: int | None, limit_bytes: int) -> None:
         """`row` counts from 0, and is None for a row of a sample, because samples have no pages."""
         if row is None:
-            super().__init__(f"A row is larger than the limit of {limit_bytes} bytes for one page.")
+            super().__init__(
+                f"A row is larger than the limit of {limit_bytes} bytes for one page (`editor.batch_max_bytes`). Select"
+                " some of its columns."
+            )
             return
         super().__init__(
-            f"Row {row} is larger than the limit of {limit_bytes} bytes for one page. Download the result to get this"
-            f" row, or continue with start_row={row + 1}.",
+            f"Row {row} is larger than the limit of {limit_bytes} bytes for one page (`editor.batch_max_bytes`)."
+            f" Download the result to get this row, or continue with start_row={row + 1}.",
             details={"row": row, "limit_bytes": limit_bytes, "next_start_row": row + 1},
         )
 

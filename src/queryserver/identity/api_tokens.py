@@ -223,7 +223,8 @@ class ApiTokens:
             raise errors.NameTaken(f"An API token with the name {new.name} already exists.")
         if live is not None and live["live"] >= self._auth.api_tokens_per_user:
             raise errors.too_many_api_tokens(
-                f"The user has the maximum of {live['live']} API tokens. Revoke one that is no longer used."
+                f"The user has the maximum of {live['live']} API tokens (`desktop.auth.api_tokens_per_user`). Revoke"
+                " one that is no longer used."
             )
         return owner
 

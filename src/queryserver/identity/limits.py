@@ -130,7 +130,7 @@ class RequestLimits:
             one = self._calls[caller] = _Calls()
         if one.own + one.others >= self._limit:
             left_s = _WINDOW_S - now % _WINDOW_S
-            message = f"More than {self._limit} calls in a minute. Try again later."
+            message = f"More than {self._limit} calls in a minute (`limits.api_requests_per_minute`). Try again later."
             raise errors.TooManyRequests(message, retry_after=timedelta(seconds=left_s))
         one.own += 1
 
@@ -230,7 +230,8 @@ class Streams:
         """Occupy a slot while the context is open. Raises TooManyStreams."""
         if self._open[user.id] >= self.max_per_user:
             raise errors.TooManyStreams(
-                f"{self.max_per_user} of your waits, event streams and downloads are open, which is the limit."
+                f"{self.max_per_user} of your waits, event streams and downloads are open, which is the limit"
+                " (`editor.max_streams_per_user`). Wait until one of them ends."
             )
         self._open[user.id] += 1
         try:

@@ -394,7 +394,8 @@ class ImportUploads:
         max_usage = self._limits.max_usage
         mib = round(max_usage.size_bytes / 1024**2)
         return errors.upload_quota_exceeded(
-            f"You can store at most {max_usage.files} import files and {mib} MiB until the files expire."
+            f"You can store at most {max_usage.files} import files (`importer.max_files_per_user`) and {mib} MiB"
+            " (`importer.max_bytes_per_user`) until the files expire."
         )
 
 

@@ -290,7 +290,9 @@ class ByteBudget:
         except TimeoutError:
             self._abandon(waiting)
             raise TooManyRequests(
-                "The memory for responses is in use by other calls.", retry_after=_RETRY_AFTER
+                "The memory for responses is in use by other calls (`editor.rendering_max_bytes`). Try again later, or"
+                " request fewer rows.",
+                retry_after=_RETRY_AFTER,
             ) from None
         except asyncio.CancelledError:
             self._abandon(waiting)

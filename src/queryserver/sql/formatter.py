@@ -64,7 +64,9 @@ class ScriptFormatter:
             raise MissingParameter("statements is required and must not be blank.")
         content = script.encode(errors="surrogatepass")
         if len(content) > self._max_bytes:
-            raise PayloadTooLarge(f"statements: above the limit of {self._max_bytes} bytes.")
+            raise PayloadTooLarge(
+                f"statements: above the limit of {self._max_bytes} bytes (`editor.statement_max_bytes`)."
+            )
         if len(script) > SCANNED_CHARACTERS:
             return script
         try:

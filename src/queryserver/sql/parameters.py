@@ -28,6 +28,7 @@ MAX_ROWS_BYTES = 4 * 1024 * 1024
 """Limits on `parameter_rows`: number of rows, total number of values, and bytes of JSON text."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
+MORE_ROWS = "Send the other rows in further calls, or import them from a file."
 _MAX_NAME_CHARACTERS = 128
 _MAX_DIGITS = 1_000
 _MAX_DEPTH = 8
@@ -199,7 +200,7 @@ def read_parameter_rows(content: object) -> Parameters:
         raise InvalidParameter("parameter_rows must be a JSON list of at least one row.")
     rows, parsed, values = cast("list[Any]", content), list[Parameters](), 0
     if len(rows) > MAX_ROWS:
-        raise InvalidParameter(f"parameter_rows: at most {MAX_ROWS} rows.")
+        raise InvalidParameter(f"parameter_rows: at most {MAX_ROWS} rows. {MORE_ROWS}")
     for number, row in enumerate(rows, 1):
         with row_errors(number):
             parsed.append(read_parameters(row))
@@ -207,7 +208,7 @@ def read_parameter_rows(content: object) -> Parameters:
                 raise InvalidParameter("parameters must be lists in all rows or objects in all rows.")
         values += len(row)
         if values > MAX_ROWS_VALUES:
-            raise InvalidParameter(f"parameter_rows: at most {MAX_ROWS_VALUES} values.")
+            raise InvalidParameter(f"parameter_rows: at most {MAX_ROWS_VALUES} values. {MORE_ROWS}")
     return Parameters(rows, parsed[0].by_position, parsed[0].by_name, tuple(parsed))
 
 
@@ -230,7 +231,7 @@ def precision_and_scale(number: Decimal) -> tuple[int, int]:
 
 def _require_max_values(count: int) -> None:
     if count > MAX_VALUES:
-        raise InvalidParameter(f"parameters: at most {MAX_VALUES} values.")
+        raise InvalidParameter(f"parameters: at most {MAX_VALUES} values. Import longer lists into a table.")
 
 
 def _parameter(name: str, value: Any, depth: int = 0) -> Parameter:

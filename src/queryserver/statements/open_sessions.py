@@ -287,16 +287,21 @@ class SessionShares:
         open_here = self._opening + self._sessions.count_named()
         user_total = sum(count for (_, owner), count in open_here.items() if owner == user_id)
         if user_total >= max_open:
-            raise errors.too_many_sessions(f"{max_open} of your sessions are open. Close some of them.")
+            raise errors.too_many_sessions(
+                f"{max_open} of your sessions are open (`editor.max_sessions_per_user`). Close some of them."
+            )
         by_user = {owner: count for (key, owner), count in open_here.items() if key == connector}
         open_total, limit = sum(by_user.values()), self._per_connector
         if open_total >= limit:
-            raise errors.too_many_sessions(f"All {limit} sessions of this connector are in use.")
+            raise errors.too_many_sessions(
+                f"All {limit} sessions of this connector are in use (`editor.max_sessions_per_connector`). Retry later,"
+                " or execute statements without a session."
+            )
         share = limit // 2 if open_total < limit - limit // 4 else limit // (len(by_user.keys() | {user_id}) + 1)
         if by_user.get(user_id, 0) >= max(share, 1):
             raise errors.too_many_sessions(
-                f"{by_user[user_id]} of your sessions are open on this connector, the maximum for one user."
-                " Close some of them."
+                f"{by_user[user_id]} of your sessions are open on this connector, the maximum for one user at present"
+                f" (`editor.max_sessions_per_connector` is {limit}). Close some of them."
             )
         key = (connector, user_id)
         self._opening[key] += 1

@@ -185,7 +185,8 @@ class ResultPage:
         if self.rendered.is_cut:
             end_row = self.start_row + self.rows
             parts.append(
-                f"The batch ends before row {end_row}, because that row would make it exceed {self.max_bytes} bytes."
+                f"The batch ends before row {end_row}, because that row would make it exceed {self.max_bytes} bytes"
+                " (`editor.batch_max_bytes`)."
             )
         return " ".join(parts)
 

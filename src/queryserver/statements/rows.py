@@ -302,7 +302,8 @@ async def _limit_reached(connection: Connection, new: model.NewStatement) -> err
     )
     if active >= limits.max_statements_per_user:
         return errors.too_many_statements(
-            f"{active} of your statements are waiting or running; the limit is {limits.max_statements_per_user}."
+            f"{active} of your statements are waiting or running; the limit is {limits.max_statements_per_user}"
+            " (`editor.max_statements_per_user`). Wait until one of them ends, or cancel one."
         )
     stored = await connection.fetchval(f"select {_COUNTED_USER_BYTES.format(user='$1')}", new.user_id)
     sizes = [len(text.encode()) for text in (new.handle.statement, new.script) if text is not None]
@@ -317,7 +318,9 @@ async def _limit_reached(connection: Connection, new: model.NewStatement) -> err
             retry_after=timedelta(hours=1),  # the default of `retention.run_every_s`
         )
     return errors.quota_exceeded(
-        "Your stored results have reached your quota. Close some of them.", retry_after=timedelta(seconds=60)
+        f"Your stored results have reached your quota of {limits.spool_max_bytes_per_user} bytes"
+        " (`editor.spool_max_bytes_per_user`). Close some of them.",
+        retry_after=timedelta(seconds=60),
     )
 
 

@@ -25,7 +25,14 @@ from queryserver.errors.statements import CredentialsRequired, EngineJwtRequired
 from queryserver.identity.keys import Sealer
 from queryserver.identity.model import ExternalToken, SealedToken, User
 from queryserver.sql.markers import ScriptMarkers, StatementParameters
-from queryserver.sql.parameters import MAX_BYTES, MAX_ROWS_BYTES, MAX_WRITTEN_BYTES, Parameters, ParameterSupport
+from queryserver.sql.parameters import (
+    MAX_BYTES,
+    MAX_ROWS_BYTES,
+    MAX_WRITTEN_BYTES,
+    MORE_ROWS,
+    Parameters,
+    ParameterSupport,
+)
 from queryserver.sql.statements import Choice, controls_transaction
 from queryserver.statements.model import StatementRecord, new_session_guid
 from queryserver.statements.repository import StatementRecords
@@ -59,7 +66,7 @@ class ParameterSealer:
         content = _content(parameters)
         if parameters.values.rows:
             if len(content) > MAX_ROWS_BYTES:
-                raise InvalidParameter(f"parameter_rows: at most {MAX_ROWS_BYTES} bytes of JSON together.")
+                raise InvalidParameter(f"parameter_rows: at most {MAX_ROWS_BYTES} bytes of JSON together. {MORE_ROWS}")
             return self._sealer.seal(content)
         if len(content) > MAX_BYTES:
             raise InvalidParameter(f"parameters: at most {MAX_BYTES} bytes of JSON together.")

@@ -97,7 +97,9 @@ class Sessions:
         else:
             is_open = await self._open_here(user, connector, record, credentials, new.database)
         if not is_open:
-            raise too_many_sessions(f"{self.max_per_user} of your sessions are open. Close some of them.")
+            raise too_many_sessions(
+                f"{self.max_per_user} of your sessions are open (`editor.max_sessions_per_user`). Close some of them."
+            )
         try:
             return await self.records.read(record.id) or record  # read again for the database's timestamps
         except DatabaseUnavailable:

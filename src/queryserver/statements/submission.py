@@ -391,7 +391,10 @@ class Submissions:
             raise errors.MissingParameter("statement: this field is required.")
         limit = self.limits.statement_max_bytes
         if len(script) > limit or len(script.encode()) > limit:
-            raise errors.PayloadTooLarge(f"statement: above the limit of {limit} bytes.")
+            raise errors.PayloadTooLarge(
+                f"statement: above the limit of {limit} bytes (`editor.statement_max_bytes`). Split the script, or"
+                " import its values from a file."
+            )
         return script
 
     async def _session(self, request: _Request) -> StatementSession:

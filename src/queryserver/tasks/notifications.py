@@ -137,14 +137,20 @@ class CsvAttachments:
         assert message.history_uuid is not None  # noqa: S101 checked by the caller
         rows = await self.downloads.open(user, message.history_uuid, allow_truncated=True)
         if rows.rows > self.settings.email_max_rows:
-            return None, f"it has {rows.rows} rows, but at most {self.settings.email_max_rows} rows can be attached"
+            return None, (
+                f"it has {rows.rows} rows, but at most {self.settings.email_max_rows} rows can be attached"
+                " (`desktop.task_server.email_max_rows`)"
+            )
         content = bytearray()
         pieces = download(rows, FileForm(DownloadFormat.CSV, guard=True), threads=self.threads)
         async with aclosing(self.downloads.audited(user, message.history_uuid, pieces)) as audited:
             async for piece in audited:
                 content += piece
                 if len(content) > self.settings.email_max_bytes:
-                    return None, f"it is larger than {self.settings.email_max_bytes} bytes"
+                    return None, (
+                        f"it is larger than {self.settings.email_max_bytes} bytes"
+                        " (`desktop.task_server.email_max_bytes`)"
+                    )
         return bytes(content), ""
 
 

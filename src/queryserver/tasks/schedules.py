@@ -211,7 +211,10 @@ class Schedules:
         if definition.kind is ScheduleKind.STATEMENT and not (definition.statement or "").strip():
             raise errors.MissingParameter("schedule.statement is required.")
         if len((definition.statement or "").encode()) > self.statement_max_bytes:
-            raise errors.PayloadTooLarge(f"schedule.statement: above the limit of {self.statement_max_bytes} bytes.")
+            raise errors.PayloadTooLarge(
+                f"schedule.statement: above the limit of {self.statement_max_bytes} bytes"
+                " (`editor.statement_max_bytes`)."
+            )
         if definition.notify is not None:
             if not definition.notify.on or not (definition.notify.to or definition.notify.url):
                 raise errors.InvalidParameter("schedule.notify requires at least one value in `on`, and `to` or `url`.")

@@ -357,7 +357,9 @@ class TestQuota:
         async with small_importer(max_bytes_per_user=100) as api:
             ana = await api.user("ana")
             await uploaded(ana, bytes(60))
-            assert refusal(await upload(ana, bytes(41))) == (400, "quota_exceeded")
+            answer = await upload(ana, bytes(41))
+            assert refusal(answer) == (400, "quota_exceeded")
+            assert "(`importer.max_bytes_per_user`)" in answer.json()["error"]
             await uploaded(ana, bytes(40))
             assert refusal(await upload(ana, b"1")) == (400, "quota_exceeded")
             assert len(files_in(api)) == 2

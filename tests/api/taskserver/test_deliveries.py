@@ -114,8 +114,8 @@ async def test_attached_csv_respects_row_and_byte_limits(fleets: Fleets, desktop
     found = {mail["Subject"].split(":")[0]: mail for mail in mailbox.mails}
     assert len(list(found["[queryserver] rows 5"].iter_attachments())) == 1
     for name, reason in (
-        ("rows 6", "The result is not attached: it has 6 rows, but at most 5 rows can be attached."),
-        ("rows 2 wide 100", "The result is not attached: it is larger than 100 bytes."),
+        ("rows 6", "it has 6 rows, but at most 5 rows can be attached (`desktop.task_server.email_max_rows`)"),
+        ("rows 2 wide 100", "it is larger than 100 bytes (`desktop.task_server.email_max_bytes`)"),
     ):
         mail = found[f"[queryserver] {name}"]
         assert not list(mail.iter_attachments())

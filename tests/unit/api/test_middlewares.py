@@ -109,7 +109,9 @@ async def test_full_queue_rejects_calls_of_its_user_only() -> None:
     application = Application(1)
     tasks = await application.begin(*[ANA] * 501)
     await application._call(ANA)
-    assert [error.message for error in application.refused] == ["Too many of your calls are in progress."]
+    assert [error.message for error in application.refused] == [
+        "Too many of your calls are in progress (`limits.calls_per_user`). Send fewer calls at the same time."
+    ]
     tasks += await application.begin(EVE)
     assert application.under_way == [ANA, EVE]
     for task in tasks:

@@ -96,10 +96,12 @@ class Admissions:
         address = None if trusted and contains(trusted, host) else network_of(host)
         if self._open >= self._limits.in_all:
             self._metrics.refused("total")
-            return self._refuse(503, "The server has too many open connections.")
+            return self._refuse(503, "The server has too many open connections (`desktop.max_connections`).")
         if address is not None and self._by_address[address] >= self._limits.per_address:
             self._metrics.refused("address")
-            return self._refuse(429, "Your address has too many open connections.")
+            return self._refuse(
+                429, "Your address has too many open connections (`desktop.max_connections_per_address`)."
+            )
         self._open += 1
         self._metrics.open.inc()
         if address is not None:

@@ -10,6 +10,7 @@ from fastapi import Request, Response
 from queryserver import errors
 from queryserver.api import bodies
 from queryserver.api.dependencies import (
+    BodyLimit,
     Caller,
     ConnectorsDep,
     DetectionDep,
@@ -144,7 +145,7 @@ ImporterUser = Annotated[User, dependency(Importer(Scope.IMPORT, is_admin=False)
 
 
 def _fields(model: type[requests.ImportFields]) -> Any:
-    return dependency(ModelFields(model, lambda _: _MAX_BODY_BYTES, parse=requests.parse_import))
+    return dependency(ModelFields(model, BodyLimit("", lambda _: _MAX_BODY_BYTES), parse=requests.parse_import))
 
 
 router = PathGroup("importer", prefix="/api/v1/importer", route_class=ImporterRoute)

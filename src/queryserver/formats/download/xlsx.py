@@ -26,6 +26,8 @@ from queryserver.formats.download.encoder import (
     WriteBuffer,
 )
 
+_OTHER_FORMAT = "Choose another format, such as csv or parquet."
+
 # Indexes of the styles in `cellXfs`; 0 is the default style.
 HEADER_STYLE = 1
 _DATE, _TIME, _TIME_FRACTION, _TIMESTAMP, _TIMESTAMP_FRACTION, _ZONED, _ZONED_FRACTION = range(2, 9)
@@ -329,10 +331,13 @@ class XlsxLimits:
 
     def __init__(self, columns: tuple[Column, ...], rows: int) -> None:
         if rows > XLSX_MAX_ROWS:
-            raise InvalidParameter(f"format: xlsx allows at most {XLSX_MAX_ROWS} rows; the result has {rows}.")
+            raise InvalidParameter(
+                f"format: xlsx allows at most {XLSX_MAX_ROWS} rows; the result has {rows}. {_OTHER_FORMAT}"
+            )
         if len(columns) > XLSX_MAX_COLUMNS:
             raise InvalidParameter(
                 f"format: xlsx allows at most {XLSX_MAX_COLUMNS} columns; the result has {len(columns)}."
+                f" {_OTHER_FORMAT}"
             )
         self._columns = columns
         self._sheet_bytes = (rows + 1) * len(columns) * _BYTES_PER_CELL
@@ -380,7 +385,7 @@ class XlsxLimits:
         if characters > XLSX_MAX_CHARACTERS:
             raise InvalidParameter(
                 f"format: xlsx allows at most {XLSX_MAX_CHARACTERS} characters in a cell; "
-                f"a cell of the column {column.name!r} has {characters}."
+                f"a cell of the column {column.name!r} has {characters}. {_OTHER_FORMAT}"
             )
 
 
