@@ -184,7 +184,8 @@ class _ServiceBuilder:
 
     @cached_property
     def metadata_cache(self) -> MetadataCache:
-        return metadata_cache(self.records.database, self.resources.threads.metadata, self.settings.editor)
+        threads = self.resources.threads.metadata
+        return metadata_cache(self.records.database, self.connectors, threads, self.settings.editor)
 
     @cached_property
     def statements(self) -> StatementServices:

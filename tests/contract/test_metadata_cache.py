@@ -78,6 +78,26 @@ async def test_change_affects_only_its_user_and_connector(answers: MetadataCache
     assert [(await answers.find(key, max_age=AGE)).value for key in (mine, *others)] == [None, b"kept", b"kept"]
 
 
+async def test_change_by_any_user_affects_shared_values(answers: MetadataCacheRecords) -> None:
+    shared = replace(key_of("tables"), user_id=0)
+    other = replace(shared, connector="else")
+    for key in (shared, other):
+        began = await answers.find(key, max_age=AGE)
+        assert await answers.put(key, b"kept", looked_at=began.looked_at, max_bytes=ROOM)
+    await answers.objects_changed(2, shared.connector)
+    assert [(await answers.find(key, max_age=AGE)).value for key in (shared, other)] == [None, b"kept"]
+
+
+async def test_size_limit_of_shared_values_applies_per_connector(answers: MetadataCacheRecords) -> None:
+    first = replace(key_of("tables"), user_id=0)
+    began = await answers.find(first, max_age=AGE)
+    for connector in ("shop", "else"):
+        key = replace(first, connector=connector)
+        assert await answers.put(key, b"x" * 1000, looked_at=began.looked_at, max_bytes=2000)
+    more = replace(key_of("functions"), user_id=0)
+    assert not await answers.put(more, b"x" * 1000, looked_at=began.looked_at, max_bytes=2000)
+
+
 async def test_size_limit_per_user_is_enforced(answers: MetadataCacheRecords) -> None:
     first, second = key_of("tables"), key_of("functions")
     began = await answers.find(first, max_age=AGE)

@@ -24,8 +24,11 @@ class MetadataServices:
     plans: Plans
 
 
-def metadata_cache(database: Database, threads: Executor, editor: EditorSettings) -> MetadataCache:
-    return MetadataCache(MetadataCacheRecords(database), threads, max_age=timedelta(seconds=editor.metadata_cache_s))
+def metadata_cache(
+    database: Database, connectors: Connectors, threads: Executor, editor: EditorSettings
+) -> MetadataCache:
+    max_age = timedelta(seconds=editor.metadata_cache_s)
+    return MetadataCache(MetadataCacheRecords(database), connectors, threads, max_age=max_age)
 
 
 def metadata_services(

@@ -1,8 +1,8 @@
 """Runs catalog queries and other metadata lookups, with limits on their number and duration (Contract editor 10).
 
 Results of catalog queries are cached, and concurrent identical queries share one lookup. If another process holds the
-data, lookups are forwarded to that process. The service database stores the cache per user and connector, in compressed
-form.
+data, lookups are forwarded to that process. The service database stores the cache per connector in compressed form, and
+per user where the data source may show different objects to different users (ADR 86).
 """
 
 import asyncio
@@ -40,7 +40,10 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 _THREAD_ABOVE_BYTES = 16 * 1024
-_MAX_USER_BYTES = 32 * 1024 * 1024
+_MAX_BYTES = 32 * 1024 * 1024
+"""Maximum size of the cached values of one user, or of one connector whose values all users share."""
+_ALL_USERS = 0
+"""In place of a user's id: the value is the same for all users of the connector."""
 _ROW_BYTES = 128  # overhead of a row in addition to its value
 _MIN_SWEEP_S = 5.0
 
@@ -55,7 +58,10 @@ ResultListener = Callable[[User, Connector, CatalogQuery[Any], object], None]
 
 @dataclass(frozen=True, slots=True)
 class CacheKey:
-    """Identifies a cached value by user, connector and `digest`, a hash of the query."""
+    """Identifies a cached value by user, connector and `digest`, a hash of the query.
+
+    `user_id` is 0 if all users of the connector share the value.
+    """
 
     user_id: int
     connector: str
@@ -66,8 +72,8 @@ class CacheKey:
 class CacheEntry:
     """The cached value for a key (None if there is none), and the time of the lookup.
 
-    `changed_at` is when the user last changed objects in the data source. Lookups with different `changed_at` must not
-    share a result. All times are from the database clock.
+    `changed_at` is when the users of the key last changed objects in the data source. Lookups with different
+    `changed_at` must not share a result. All times are from the database clock.
     """
 
     key: CacheKey
@@ -89,7 +95,7 @@ insert into metadata_answers as kept (user_id, connector, digest, value, size_by
 select $1::bigint, $2::text, $3::bytea, $4::bytea, $5::integer, $6::timestamptz
 where $5 + (
     select coalesce(sum(size_bytes), 0) from metadata_answers
-    where user_id = $1 and not (connector = $2 and digest = $3)
+    where user_id = $1 and (user_id > 0 or connector = $2) and not (connector = $2 and digest = $3)
 ) <= $7
 on conflict (user_id, connector, digest) do update
     set value = excluded.value, size_bytes = excluded.size_bytes, looked_at = excluded.looked_at
@@ -97,9 +103,17 @@ on conflict (user_id, connector, digest) do update
 returning true
 """
 
+# Changes count for the values of the user and for shared values, because this process may not know which ones the
+# connector has. Two users may change objects at the same time, so rows that are being deleted are skipped.
 _CHANGED = """
-with gone as (delete from metadata_answers where user_id = $1 and connector = $2)
-insert into metadata_changes (user_id, connector, changed_at) values ($1, $2, clock_timestamp())
+with gone as (
+    delete from metadata_answers where (user_id, connector, digest) in (
+        select user_id, connector, digest from metadata_answers
+        where user_id in ($1, 0) and connector = $2 for update skip locked
+    )
+)
+insert into metadata_changes (user_id, connector, changed_at)
+values ($1, $2, clock_timestamp()), (0, $2, clock_timestamp())
 on conflict (user_id, connector) do update set changed_at = greatest(metadata_changes.changed_at, excluded.changed_at)
 """
 
@@ -113,7 +127,7 @@ class MetadataCacheRecords:
     async def find(self, key: CacheKey, *, max_age: timedelta) -> CacheEntry:
         """Return the entry for a key.
 
-        Its value is None unless a stored value is younger than `max_age` and newer than the user's last object change.
+        Its value is None unless a stored value is younger than `max_age` and newer than the last object change.
         """
         row = await self._database.row(_FIND, key.user_id, key.connector, key.digest, max_age)
         if row is None:
@@ -123,7 +137,7 @@ class MetadataCacheRecords:
     async def put(self, key: CacheKey, value: bytes, *, looked_at: datetime, max_bytes: int) -> bool:
         """Store a query result, and return whether it was stored.
 
-        It is not stored if the user's cached values would exceed `max_bytes`, or if a newer result is already stored.
+        It is not stored if the cached values would exceed `max_bytes`, or if a newer result is already stored.
         """
         size = len(value) + _ROW_BYTES
         is_stored = await self._database.value(
@@ -132,7 +146,7 @@ class MetadataCacheRecords:
         return is_stored is True
 
     async def objects_changed(self, user_id: int, connector: str) -> None:
-        """Delete the user's cached values for a connector, and invalidate the results of lookups in progress."""
+        """Delete the user's and the shared values for a connector, and invalidate lookups in progress."""
         await self._database.execute(_CHANGED, user_id, connector)
 
     async def sweep(self, *, older_than: timedelta) -> int:
@@ -148,8 +162,11 @@ class MetadataCacheRecords:
 class MetadataCache:
     """Reads and writes cached results. If a result cannot be stored, it is not cached, and no error is raised."""
 
-    def __init__(self, records: MetadataCacheRecords, threads: Executor, *, max_age: timedelta) -> None:
+    def __init__(
+        self, records: MetadataCacheRecords, connectors: Connectors, threads: Executor, *, max_age: timedelta
+    ) -> None:
         self._records = records
+        self._connectors = connectors
         self._threads = threads
         self._max_age = max_age
         self._period_s = max(max_age.total_seconds(), _MIN_SWEEP_S)
@@ -165,7 +182,11 @@ class MetadataCache:
         """
         # The version is included, because another version of a connector may refer to another data source.
         digested = orjson.dumps([query.kind, query.names, login, connector.version])
-        key = CacheKey(user.id, connector.key, hashlib.sha256(digested).digest())
+        capabilities = self._connectors.engine(connector).capabilities
+        # Views may read files, which each user reads with their own rights.
+        differs = capabilities.differs_by_user or capabilities.reads_files
+        user_id = user.id if differs else _ALL_USERS
+        key = CacheKey(user_id, connector.key, hashlib.sha256(digested).digest())
         return await self._records.find(key, max_age=self._max_age)
 
     async def read(self, query: CatalogQuery[T], value: bytes) -> T:
@@ -188,7 +209,7 @@ class MetadataCache:
 
         value = await asyncio.get_running_loop().run_in_executor(self._threads, pack)
         try:
-            await self._records.put(key, value, looked_at=looked_at, max_bytes=_MAX_USER_BYTES)
+            await self._records.put(key, value, looked_at=looked_at, max_bytes=_MAX_BYTES)
         except DatabaseUnavailable:
             log.warning("metadata not cached", kind=query.kind)
 

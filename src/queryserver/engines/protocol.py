@@ -195,6 +195,11 @@ class EngineCapabilities:
     reads_results: bool = False
     """Statements may read stored results as tables; sessions receive `SessionOptions.results`."""
 
+    @property
+    def differs_by_user(self) -> bool:
+        """Whether the data source may show different objects and rows to different callers."""
+        return self.wants_credentials or self.wants_external_token or self.acts_as_caller
+
 
 @dataclass(frozen=True, slots=True)
 class Credentials:

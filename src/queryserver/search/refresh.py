@@ -77,8 +77,8 @@ def scope_key(connectors: Connectors, user: User, connector: Connector) -> Scope
     }
     location = [sorted(options.items()), sorted(capabilities.endpoints)]
     address = hashlib.sha256(orjson.dumps([connector.dialect, connector.interface, connector.version, *location]))
-    acts_as_caller = capabilities.wants_credentials or capabilities.wants_external_token or capabilities.acts_as_caller
-    return ScopeKey(connector.key, user.id if acts_as_caller else None, address.digest(), connector.is_stored)
+    user_id = user.id if capabilities.differs_by_user else None
+    return ScopeKey(connector.key, user_id, address.digest(), connector.is_stored)
 
 
 @dataclass(eq=False, repr=False)

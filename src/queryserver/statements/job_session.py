@@ -28,7 +28,7 @@ _CLEAN_UP_WAIT_S = 60.0
 
 @dataclass(slots=True)
 class JobReport:
-    """What a job tells the session while it works."""
+    """What a job reports to its session while it works."""
 
     progress: int = 0
     """0 to 99 percent."""
