@@ -58,7 +58,7 @@ def test_oldest_program_declarations_are_valid_and_read_correctly():
     [("9001", None), ("9002", "0018")], [("9001", "0019"), ("9002", "0018")]])  # fmt: skip
 def test_oldest_program_supports_every_later_migration(tmp_path: Path, declared):
     scripts = scripts_with(tmp_path, *((*one, "") for one in declared)) if declared else SCRIPTS
-    ours = dict.fromkeys((script.name[:4] for script in sorted(SCRIPTS.glob("0*.py"))), "0018")
+    ours = dict.fromkeys((script.name[:4] for script in sorted(SCRIPTS.glob("versions/0*.py"))), "0018")
     known = {**ours, **{revision: oldest or revision for revision, oldest in declared}}
     runs = [own for own in known if all(oldest <= own for later, oldest in known.items() if later > own)]
     assert oldest_program(scripts) == min(runs)
