@@ -53,6 +53,7 @@ class ClaimDesk(ABC):
         priority: int = 0,
         keeps_session: bool = False,
         sent_ahead: bool = False,
+        source_operation: UUID | None = None,
     ) -> Claim:
         """Add a waiting statement for the user number `user`."""
 
@@ -220,6 +221,13 @@ class OwnedStatementsContract:
             assert await desk.taken(owner=owner) == []
         assert await desk.finish(found[0].claim, FAILED)
         assert await desk.taken() == [second.statement_id]
+
+    async def test_statement_is_taken_once_the_operation_whose_result_it_reads_has_ended(self, desk: ClaimDesk) -> None:
+        source = await desk.add()
+        reader = await desk.add(owner=None, source_operation=source.statement_id)
+        assert await desk.taken() == []
+        assert await desk.finish(source, FAILED)
+        assert await desk.taken() == [reader.statement_id]
 
     async def test_claim_includes_earlier_statements_of_the_session(self, desk: ClaimDesk) -> None:
         before, given, after = [await desk.add(owner=None, session=HELD, keeps_session=True) for _ in range(3)]

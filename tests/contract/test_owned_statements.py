@@ -70,9 +70,11 @@ class MemoryDesk(ClaimDesk):
         priority: int = 0,
         keeps_session: bool = False,
         sent_ahead: bool = False,
+        source_operation: UUID | None = None,
     ) -> Claim:
         ends_at = time.monotonic() + timeout_s
-        more = {"connector": connector, "ends_at": ends_at} | ({"session_id": session} if session else {})
+        more: dict[str, Any] = {"connector": connector, "ends_at": ends_at, "source_operation": source_operation}
+        more |= {"session_id": session} if session else {}
         assignment = self.owned.add(
             "x", owner=owner, user_id=user, keeps_session=keeps_session, sent_ahead=sent_ahead, **more
         )
@@ -114,6 +116,7 @@ class DatabaseDesk(ClaimDesk):
         priority: int = 0,
         keeps_session: bool = False,
         sent_ahead: bool = False,
+        source_operation: UUID | None = None,
         warnings: Sequence[str] = (),
     ) -> Claim:
         number = next(_numbers)
@@ -136,6 +139,7 @@ class DatabaseDesk(ClaimDesk):
             in_named_session=False,
             keeps_session=keeps_session,
             sent_ahead=sent_ahead,
+            source_operation=source_operation,
             parent_uuid="",
             owner=owner,
             limits=EditorSettings.model_construct(max_statements_per_user=10_000),

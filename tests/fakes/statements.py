@@ -193,6 +193,7 @@ class MemoryStatements:
             if not one.sent
             and self._is_claimable(one, owner)
             and _place(one)[0] in connectors
+            and not any(other.assignment.claim.statement_id == one.assignment.source_operation for other in active)
             and not any(
                 before.assignment.session_id == one.assignment.session_id
                 and before.assignment.history_id < one.assignment.history_id

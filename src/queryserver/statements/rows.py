@@ -354,6 +354,12 @@ _IN_SESSION_OF_ANOTHER = f"""exists (
         and sessions.owner <> $1 and {SESSIONS.is_owned()}
 )"""
 
+# A worker must not be occupied by a statement that waits for the result of another one, which may need a worker itself.
+_SOURCE_IS_ACTIVE = """exists (
+    select from statements as source
+    where source.id = {alias}.source_operation and source.state in ('waiting', 'running')
+)"""
+
 # Also claims earlier waiting statements of the same session, because the statements of a session run in order.
 CLAIM = f"""
 update statements as orphan set {STATEMENTS.claimed("$1", "orphan")}
@@ -417,7 +423,7 @@ with busy as (
         select id, priority, history_id from statements as orphan
         where orphan.connector = users.connector and orphan.user_id = users.user_id
             and state = 'waiting' and sent_at is null and {STATEMENTS.claimable("orphan", me="$1")}
-            and not {_IN_SESSION_OF_ANOTHER}
+            and not {_IN_SESSION_OF_ANOTHER} and not {_SOURCE_IS_ACTIVE.format(alias="orphan")}
             and not exists (
                 select from statements as before
                 where before.session_id = orphan.session_id and before.history_id < orphan.history_id
@@ -443,6 +449,7 @@ returning {ASSIGNMENT}
 """
 _FREE_FOR_WORKERS = f"""
     state = 'waiting' and sent_at is null and connector = any($2::text[]) and {STATEMENTS.claimable(me="$1")}
+    and not {_SOURCE_IS_ACTIVE.format(alias="statements")}
 """
 ANY_STATEMENT_WAITS = f"select exists (select from statements where {_FREE_FOR_WORKERS})"
 ANY_FIRST_STATEMENT_WAITS = f"""
