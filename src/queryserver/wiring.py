@@ -24,10 +24,13 @@ from queryserver.connectors.repository import ConnectorRepository, matching_keys
 from queryserver.connectors.sources import configured_connectors, read_stored
 from queryserver.connectors.types import TYPES
 from queryserver.engines.protocol import Engine
+from queryserver.exports import tables
+from queryserver.exports.session import Exports
 from queryserver.files.build import BUILDERS, Builder, StorageServices, open_storage
 from queryserver.files.model import Scheme
 from queryserver.identity.build import AccountServices, open_accounts
 from queryserver.identity.limits import RequestCounts, RequestLimits, Streams
+from queryserver.identity.model import User
 from queryserver.identity.users import Users
 from queryserver.imports.build import ImportFiles, ImportServices, import_services, open_import_files
 from queryserver.platform.computation_pool import computation_pool
@@ -52,6 +55,7 @@ from queryserver.statements.build import (
     StoredRecords,
     open_records,
 )
+from queryserver.statements.model import Assignment
 from queryserver.statements.runner import RunnerHooks
 from queryserver.tasks.build import ScheduleServices, TaskServices, schedule_services, task_services
 from queryserver.tasks.execution import TaskJobs
@@ -190,7 +194,10 @@ class _ServiceBuilder:
     @cached_property
     def statements(self) -> StatementServices:
         files = self.import_files
-        hooks = RunnerHooks(self.metadata_cache.objects_changed, files.imports.session, files.import_lost.set)
+        exports = Exports({tables.KIND: self._open_table})
+        hooks = RunnerHooks(
+            self.metadata_cache.objects_changed, files.imports.session, files.import_lost.set, exports.session
+        )
         return StatementBuilder(
             self.settings,
             self.records,
@@ -200,6 +207,23 @@ class _ServiceBuilder:
             self.resources,
             FleetMember(self.role, self.ownership, self.broker),
         ).build()
+
+    @cached_property
+    def _table_sinks(self) -> tables.TableSinks:
+        runner = self.statements.runner
+        return tables.TableSinks(
+            connectors=self.connectors,
+            credentials=self.statements.credentials,
+            reader=self.statements.result_reader,
+            unfinished=self.import_files.unfinished,
+            threads=self.import_files.imports.threads,
+            try_acquire=runner.data.try_acquire,
+            begin_publishing=runner.owned.begin_publishing,
+        )
+
+    def _open_table(self, assignment: Assignment, user: User) -> AbstractAsyncContextManager[tables.TableSink]:
+        # Called when statements run, because the table sinks use the services of statements.
+        return self._table_sinks.open(assignment, user)
 
     @cached_property
     def index_feed(self) -> IndexFeed | None:

@@ -28,6 +28,7 @@ from tests.contract.loading_basis import (
     stream,
 )
 from tests.contract.loading_facts import DECIMAL, VALUES
+from tests.contract.result_loading import ResultLoading
 
 from queryserver.engines.protocol import Engine, TableLoad, TableLoader, TableName
 from queryserver.errors.statements import EngineError, StatementRejected
@@ -41,7 +42,7 @@ class RowsBroke(Exception):
     """An error that the tests' batches raise."""
 
 
-class LoadingContract(LoadingBasis):
+class LoadingContract(ResultLoading, LoadingBasis):
     """The loader tests. Each adapter has a test class that inherits them."""
 
     @pytest.mark.capability("Tables from files")

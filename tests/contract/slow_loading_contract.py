@@ -7,11 +7,12 @@ remaining rules, which the suites of the other engines test.
 import pytest
 from tests.contract.loading_basis import LoadingBasis
 from tests.contract.loading_contract import LoadingContract, RowsBroke
+from tests.contract.result_loading import ResultLoading
 
 from queryserver.engines.protocol import Engine, TableLoader, TableName
 
 
-class SlowLoadingContract(LoadingBasis):
+class SlowLoadingContract(ResultLoading, LoadingBasis):
     """The short loader tests. Each slow engine has a test class that inherits them."""
 
     test_values_of_all_types_arrive_unchanged = LoadingContract.test_values_of_all_types_arrive_unchanged

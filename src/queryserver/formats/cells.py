@@ -167,7 +167,7 @@ def cell_values(
 
 
 def _cells(array: pa.Array, declared: ResultType, *, escape: bool, numbers: CellConverter) -> list[object]:
-    array = _unwrapped(array)
+    array = plain_array(array)
     kind = array.type
     if types.is_union(kind):
         member = ResultType.STRING if declared in _NESTED else declared
@@ -182,25 +182,25 @@ def _cells(array: pa.Array, declared: ResultType, *, escape: bool, numbers: Cell
     return escape_for_hue(values, array) if escape else values
 
 
-def _unwrapped(array: pa.Array) -> pa.Array:
+def plain_array(array: pa.Array) -> pa.Array:
     """Decode dictionary, run-end encoded and extension arrays to plain arrays."""
     kind = array.type
     if types.is_dictionary(kind):
-        return _unwrapped(array.dictionary_decode())
+        return plain_array(array.dictionary_decode())
     if types.is_run_end_encoded(kind):
-        return _unwrapped(kernels.run_end_decode(array))
+        return plain_array(kernels.run_end_decode(array))
     if not isinstance(kind, pa.BaseExtensionType):
         return array
     if kind.extension_name == "arrow.uuid":
         return pa.array([value and str(value) for value in array.to_pylist()], pa.string())
     if kind.extension_name == "arrow.bool8":
         return kernels.not_equal(array.storage, 0)
-    return _unwrapped(array.storage)
+    return plain_array(array.storage)
 
 
 def _values(array: pa.Array, numbers: CellConverter) -> list[object]:
     """Convert an array to raw cells based only on its Arrow type."""
-    array = _unwrapped(array)
+    array = plain_array(array)
     kind = array.type
     if types.is_integer(kind):
         return numbers(array)

@@ -76,6 +76,13 @@ class UnfinishedTables:
             'delete from import_leftovers where statement_id = $1 and "table" = $2', statement_id, table.name
         )
 
+    async def of_statement(self, statement_id: UUID) -> Sequence[TableName]:
+        """Return the recorded tables of one statement."""
+        rows = await self._database.fetch(
+            'select database, "table" from import_leftovers where statement_id = $1', statement_id
+        )
+        return [TableName(database, table) for database, table in rows]
+
     async def find_abandoned(self, connectors: Collection[str], *, limit: int) -> Sequence[UnfinishedTable]:
         """Return tables whose import has ended or been deleted and that no process has claimed, oldest first."""
         rows = await self._database.fetch(_ABANDONED, list(connectors), limit)

@@ -28,6 +28,7 @@ _OUTCOME_UNKNOWN = Outcome(
     message="The server that ran this statement has failed. The statement may or may not have taken effect.",
 )
 _RETRIED = "The server that ran this statement has failed. The statement is read-only and will be run again."
+_READ_AGAIN = "The server that ran this statement has failed. The stored result will be read again."
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -48,7 +49,7 @@ class StatementClaims:
     metrics: Metrics
     broker: Broker | None
     import_lost: Callable[[], None] | None
-    """Called after an import has failed because the process that ran it was lost."""
+    """Called after an import or export has failed because the process that ran it was lost."""
 
     async def claim(self, statement_id: UUID) -> bool:
         """Claim and start an announced statement. Return False if another process must run it."""
@@ -120,7 +121,8 @@ class StatementClaims:
         claim = assignment.claim
         if connector is None or not _may_run_again(assignment, connector):
             return False
-        if not await self.owned.retry(claim, line=_RETRIED):
+        line = _RETRIED if assignment.source_operation is None else _READ_AGAIN
+        if not await self.owned.retry(claim, line=line):
             return False
         self.running.notify(claim)
         if self.broker is not None:
@@ -136,7 +138,8 @@ class StatementClaims:
         await self.owned.finish(assignment.claim, outcome, retention=retention, lines=lines, start_line=None)
         self.metrics.statement_ended(assignment.dialect, outcome.state.value, 0.0)
         self.running.notify(assignment.claim)
-        if assignment.import_plan is not None and self.import_lost is not None:
+        is_load = assignment.import_plan is not None or assignment.destination is not None
+        if is_load and self.import_lost is not None:
             self.import_lost()
 
     async def continue_script(self, execution: Execution) -> None:
@@ -165,12 +168,17 @@ def _may_run_again(assignment: Assignment, connector: Connector) -> bool:
     """Return whether a sent statement that cannot be resumed may run once more (Contract editor 3.3 rule 3).
 
     A statement of a script or named session may not, because the session state is lost. A statement with stored rows
-    may not, because a client may already have read them.
+    may not, because a client may already have read them. A statement that reads a stored result may, because the engine
+    is not asked again, unless its rows may already be in their destination.
     """
     is_alone = assignment.statements_count == 1 and not (assignment.in_named_session or assignment.keeps_session)
     is_untouched = assignment.rows == 0 and not assignment.cancel_requested and not assignment.was_retried
-    if not (connector.retries_reads and is_alone and is_untouched):
+    if not (is_alone and is_untouched) or assignment.resumption is not None or assignment.import_plan is not None:
         return False
-    if assignment.resumption is not None or assignment.import_plan is not None:
-        return False
-    return only_reads(assignment.statement, assignment.dialect)
+    if assignment.source_operation is not None:
+        return not (assignment.destination or {}).get("is_published")
+    return (
+        connector.retries_reads
+        and assignment.destination is None
+        and only_reads(assignment.statement, assignment.dialect)
+    )

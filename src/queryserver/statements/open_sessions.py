@@ -344,14 +344,21 @@ class SessionOpener:
         Raises SessionLost if the statement needs an existing session that was lost.
         """
         stored = assignment.source_operation is not None
-        async with self._stored_session(assignment, user) if stored else self._session(assignment, user) as source:
-            if assignment.destination is None:
-                yield source
-                return
-            if self.exports is None:
-                raise errors.rejected_by_rule("This server does not export results.")
-            async with self.exports(assignment, user, source) as export:
-                yield export
+        target = (assignment.destination or {}).get("connector", assignment.connector)
+        async with AsyncExitStack() as stack:
+            # Slots are taken in the order of the connectors' keys, so that statements which need two cannot block each
+            # other.
+            if target < assignment.connector:
+                await stack.enter_async_context(self.slots.slot(target, user.id))
+            opened = self._stored_session(assignment, user) if stored else self._session(assignment, user)
+            source = await stack.enter_async_context(opened)
+            if target > assignment.connector:
+                await stack.enter_async_context(self.slots.slot(target, user.id))
+            if assignment.destination is not None:
+                if self.exports is None:
+                    raise errors.rejected_by_rule("This server does not export results.")
+                source = await stack.enter_async_context(self.exports(assignment, user, source))
+            yield source
 
     @asynccontextmanager
     async def _stored_session(self, assignment: Assignment, user: User) -> AsyncGenerator[EngineSession]:

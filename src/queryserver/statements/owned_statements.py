@@ -150,6 +150,13 @@ class OwnedStatements:
         """
         return await self._update_counted(queries.RETRY, claim, lines=[line])
 
+    async def begin_publishing(self, claim: Claim) -> bool:
+        """Record that the rows of an export are about to become visible, so that no process runs it again.
+
+        Return False if the claim was lost or a cancel was requested. Nothing may be published then.
+        """
+        return await self._update(queries.PUBLISHING, claim)
+
     async def mark_sent(self, claim: Claim) -> bool:
         """Record that the statement is about to be sent.
 

@@ -509,6 +509,11 @@ update statements set sent_at = nullif(sent_at, recorded_at) where {FENCED} and 
 """)
 _SENT_AT = "sent_at = case when sent_at = recorded_at then recorded_at + :queued::interval else sent_at end"
 
+PUBLISHING = NamedQuery.of(f"""
+update statements set destination = destination || '{{"is_published": true}}'
+where {FENCED} and state in ('waiting', 'running') and cancel_requested_at is null
+""")
+
 RUNNING = NamedQuery.of(f"""
 update statements set state = 'running', engine_handle = :mark, {_SENT_AT}
 where {FENCED} and state in ('waiting', 'running')

@@ -443,11 +443,21 @@ class RunningStatements:
 
     def before_end(self, assignment: Assignment) -> Callable[[], Awaitable[None]] | None:
         """Return the callback to run before any client can see the end, or None if the statement changes no objects."""
-        # An import always creates or fills a table.
-        changes = assignment.import_plan is not None or changes_objects(assignment.statement, assignment.dialect)
-        if self.objects_changed is None or not changes:
+        changed = set[str]()
+        # An import always creates or fills a table, and so does an export whose destination names a connector.
+        if assignment.import_plan is not None or changes_objects(assignment.statement, assignment.dialect):
+            changed.add(assignment.connector)
+        if (target := (assignment.destination or {}).get("connector")) is not None:
+            changed.add(target)
+        objects_changed = self.objects_changed
+        if objects_changed is None or not changed:
             return None
-        return partial(self.objects_changed, assignment.user_id, assignment.connector)
+
+        async def note_changes() -> None:
+            for connector in changed:
+                await objects_changed(assignment.user_id, connector)
+
+        return note_changes
 
 
 async def unless_database_unavailable(write: Awaitable[object]) -> None:

@@ -1,5 +1,7 @@
 """Read-only statements whose process died run a second time if the connector permits it (Contract editor 3.3)."""
 
+from uuid import uuid4
+
 import pytest
 from tests.unit.statements.driving import Fleet, state_of, terminal, until
 
@@ -34,6 +36,8 @@ async def test_read_only_statement_runs_once_more() -> None:
         {"cancel_requested": True},
         {"was_retried": True},
         {"import_plan": {"kind": "file"}},
+        {"destination": {"kind": "table", "connector": "fake"}},
+        {"source_operation": uuid4(), "destination": {"kind": "table", "is_published": True}},
     ],
 )
 async def test_statement_with_session_reader_or_former_retry_is_not_retried(more: dict[str, object]) -> None:
@@ -43,6 +47,19 @@ async def test_statement_with_session_reader_or_former_retry_is_not_retried(more
         await until(lambda: terminal(fleet.owned.of(assignment)))
     assert state_of(fleet.owned.of(assignment)) == UNKNOWN
     assert fleet.engine.executions == []
+
+
+@pytest.mark.exports(24)
+async def test_export_of_a_stored_result_runs_once_more_whatever_the_connector_permits() -> None:
+    fleet = Fleet(retries_reads=False)
+    destination = {"kind": "table", "connector": "fake"}
+    source = {"source_operation": uuid4(), "destination": destination}
+    assignment = fleet.owned.add("-- Export", owner=DEAD, owner_dies_in_s=0.3, sent=True, **source)
+    async with fleet.runner().running():
+        await until(lambda: terminal(fleet.owned.of(assignment)))
+    entry = fleet.owned.of(assignment)
+    assert entry.writes.count("retry") == 1
+    assert state_of(entry) == (StatementState.FAILED, "rejected"), "this runner has no stored results to read"
 
 
 @pytest.mark.item(92)

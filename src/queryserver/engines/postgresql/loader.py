@@ -37,7 +37,7 @@ _TARGET = f"""
     LEFT JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.oid AND c.relname = $2::pg_catalog.text
 """
 # Types whose names are not keywords, so the server would look them up in the session's search_path.
-_NO_KEYWORDS = frozenset({"TEXT", "DATE", "BYTEA"})
+_NO_KEYWORDS = frozenset({"TEXT", "DATE", "BYTEA", "JSONB", "UUID"})
 _AS_COPY_READS = csv.WriteOptions(include_header=False, batch_size=16_384, quoting_style="needed")
 """Options that quote all strings and write NULL as an empty unquoted field, so that COPY can distinguish '' from
 NULL.

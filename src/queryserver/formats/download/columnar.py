@@ -41,7 +41,7 @@ def common_schema(columns: tuple[Column, ...], schemas: Iterable[pa.Schema]) -> 
     seen = {schema.remove_metadata() for schema in schemas}
     by_column = zip(*(schema.types for schema in seen), strict=True) if seen else ((),) * len(columns)
     names = unique_names([column.name for column in columns])
-    kinds = [_writable_type(_common_type(set(kinds), column)) for kinds, column in zip(by_column, columns, strict=True)]
+    kinds = [_writable_type(common_type(set(kinds), column)) for kinds, column in zip(by_column, columns, strict=True)]
     return pa.schema(list(zip(names, kinds, strict=True)))
 
 
@@ -101,11 +101,11 @@ def _cast_nested(array: pa.Array, kind: pa.DataType) -> pa.Array:
     return with_members(array, cast_member)
 
 
-def _common_type(seen: set[pa.DataType], column: Column) -> pa.DataType:
+def common_type(seen: set[pa.DataType], column: Column) -> pa.DataType:
     if unions := [kind for kind in seen if pa.types.is_union(kind) and not is_text_union(kind)]:
         # A union means that values have different types; only a column of floats may contain integers as well.
         members = {kind.field(number).type for kind in unions for number in range(kind.num_fields)}
-        common = _common_type(seen.difference(unions) | members, column)
+        common = common_type(seen.difference(unions) | members, column)
         return common if common == pa.float64() else _TEXT
     kinds: set[pa.DataType] = set()
     for kind in seen:

@@ -1,0 +1,268 @@
+"""Sends the rows of an export into a table of a connector (Contract exports, Tables).
+
+The rows are converted batch by batch and loaded as an import loads them: into a staging table, which is published once
+all rows are in it. The claim of the statement is checked just before that, and the publication is recorded. From then
+on, the export is never run again, because the rows may already be in the table.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Self
+
+import pyarrow as pa
+
+from queryserver import errors
+from queryserver.connectors.model import Connector
+from queryserver.connectors.registry import Connectors
+from queryserver.engines.protocol import LoadingEngine, TableLoad, TableLoader, TableName
+from queryserver.errors.statements import rejected_by_rule, target_exists
+from queryserver.exports.model import ExportSummary
+from queryserver.exports.table_columns import TableColumns, table_columns
+from queryserver.formats.arrow import Column, split_batch
+from queryserver.identity.model import User
+from queryserver.imports.model import REPLACING_DIALECTS, TABLE_DIALECTS
+from queryserver.imports.repository import StatementLedger, UnfinishedTables
+from queryserver.statements.job_session import JobReport
+from queryserver.statements.model import Assignment, Claim
+from queryserver.statements.result_reader import ResultReader
+from queryserver.statements.session_options import SessionCredentials
+
+KIND = "table"
+"""The `kind` of the destinations in this module."""
+
+_FIRST_BYTES = 4 * 1024 * 1024
+"""How many bytes of rows are read before the types of the columns are chosen."""
+_BATCH_BYTES = 4 * 1024 * 1024  # loaders receive batches of about this size (engines/protocol.py)
+_REPORT_EVERY_S = 10.0
+_UNKNOWN_PROGRESS = 50
+_EMBEDDED_AT_ONCE = 4
+
+
+class IfExists(StrEnum):
+    """What an export does if the table exists."""
+
+    ERROR = "error"
+    APPEND = "append"
+    REPLACE = "replace"
+
+
+@dataclass(frozen=True, slots=True)
+class TableDestination:
+    """The table of an export. `columns` are the names of its columns; None derives them from the result."""
+
+    connector: str
+    """The key of the connector."""
+    database: str | None
+    table: str
+    if_exists: IfExists = IfExists.ERROR
+    columns: tuple[str, ...] | None = None
+
+    @property
+    def target(self) -> TableName:
+        return TableName(self.database, self.table)
+
+    @property
+    def target_name(self) -> str:
+        return self.table if self.database is None else f"{self.database}.{self.table}"
+
+    @property
+    def stored(self) -> Mapping[str, Any]:
+        """The stored form, which a statement's record contains."""
+        return {
+            "kind": KIND,
+            "connector": self.connector,
+            "database": self.database,
+            "table": self.table,
+            "if_exists": self.if_exists.value,
+            "columns": None if self.columns is None else list(self.columns),
+        }
+
+    @classmethod
+    def of_stored(cls, stored: Mapping[str, Any]) -> Self:
+        names = stored["columns"]
+        return cls(
+            stored["connector"],
+            stored["database"],
+            stored["table"],
+            IfExists(stored["if_exists"]),
+            None if names is None else tuple(names),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class TableSinks:
+    """Opens the tables of exports. `begin_publishing` checks the claim of a statement and records the publication.
+
+    `try_acquire` acquires the named data, such as an embedded database, for this process if possible, and returns
+    whether this process holds them.
+    """
+
+    connectors: Connectors
+    credentials: SessionCredentials
+    reader: ResultReader
+    unfinished: UnfinishedTables
+    threads: Executor
+    try_acquire: Callable[[str], Awaitable[bool]]
+    begin_publishing: Callable[[Claim], Awaitable[bool]]
+    # A load occupies a slot of its embedded database until its last row. If sources and targets are such databases, the
+    # loads could otherwise occupy all slots that their own sources need.
+    _embedded: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_EMBEDDED_AT_ONCE), init=False)
+
+    @asynccontextmanager
+    async def open(self, assignment: Assignment, user: User) -> AsyncGenerator["TableSink"]:
+        """Check whether the rows of a statement can be written to its table, and yield the table.
+
+        Raises EngineError, and rejected_by_rule or target_exists if the table cannot be written.
+        """
+        destination = TableDestination.of_stored(assignment.destination or {})
+        connector = self._connector(user, destination)
+        claim = assignment.claim
+        ledger = StatementLedger(self.unfinished, claim.statement_id, assignment.user_id, connector.key)
+        known, total = list[pa.Schema](), None
+        if assignment.source_operation is not None:
+            status, _, _ = await self.reader.overview(user, assignment.source_operation)
+            known = [schema async for schema in self.reader.schemas(status.id, status.rows)]
+            total = status.rows
+        sink = TableSink(self, assignment, user, destination, connector, ledger, known, total)
+        async with AsyncExitStack() as stack:
+            if (data := self.connectors.data_of(connector)) is not None:
+                if not await self.try_acquire(data):
+                    raise rejected_by_rule(
+                        f"Another server process has the database of {connector.nice_name} open. Run the statement"
+                        " without `into`, and export its result."
+                    )
+                if assignment.source_operation is None:
+                    await stack.enter_async_context(self._embedded)
+            async with sink.loader() as loader:
+                await sink.check(loader)
+            yield sink
+
+    def _connector(self, user: User, destination: TableDestination) -> Connector:
+        """Return the connector if the user may still write to it."""
+        connector = self.connectors.find(destination.connector)
+        if connector is None or connector.key not in {one.key for one in self.connectors.visible(user)}:
+            raise rejected_by_rule(f"The connector {destination.connector} does not exist.")
+        if connector.dialect not in TABLE_DIALECTS:
+            raise rejected_by_rule(f"Tables of {connector.nice_name} cannot be the destination of an export.")
+        if connector.read_only:
+            raise rejected_by_rule(f"The connector {connector.nice_name} is read-only.")
+        if destination.if_exists is IfExists.REPLACE and connector.dialect not in REPLACING_DIALECTS:
+            raise rejected_by_rule(f"Replacing tables is not supported in {connector.dialect}.")
+        return connector
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TableSink:
+    """Implements `RowSink` for one table.
+
+    `known` are the types of all batches, and `total` is the number of rows, if they are known in advance.
+    """
+
+    sinks: TableSinks
+    assignment: Assignment
+    user: User
+    destination: TableDestination
+    connector: Connector
+    ledger: StatementLedger
+    known: Sequence[pa.Schema] = ()
+    total: int | None = None
+
+    @asynccontextmanager
+    async def loader(self) -> AsyncGenerator[TableLoader]:
+        """Open a loader with the rights of the user. Raises EngineError."""
+        sinks = self.sinks
+        options = await sinks.credentials.options(self.user, self.connector, token=self.assignment.token)
+        async with sinks.connectors.using(self.connector) as engine:
+            if not isinstance(engine, LoadingEngine):
+                raise rejected_by_rule(f"Tables of {self.connector.nice_name} cannot be the destination of an export.")
+            async with engine.loader(self.user, options) as loader:
+                yield loader
+
+    async def check(self, loader: TableLoader) -> None:
+        """Drop what an earlier attempt of this export has left, and refuse a table that exists but must not."""
+        for table in await self.sinks.unfinished.of_statement(self.assignment.claim.statement_id):
+            await loader.drop(table)
+            await self.ledger.remove(table)
+        if self.destination.if_exists is IfExists.ERROR and await loader.exists(self.destination.target):
+            raise target_exists(f"The table {self.destination.target_name} already exists.")
+
+    async def write(
+        self, columns: Sequence[Column], batches: AsyncIterator[pa.RecordBatch], report: JobReport
+    ) -> ExportSummary:
+        run, names = asyncio.get_running_loop().run_in_executor, self.destination.columns
+        first = () if self.known else await _first_batches(batches)
+        schemas = self.known or [batch.schema for batch in first]
+
+        def choose() -> TableColumns:
+            return table_columns(columns, schemas, self.connector.dialect, names=names)
+
+        made = await run(self.sinks.threads, choose)
+        name = f"{self.connector.nice_name}, table {self.destination.target_name}"
+        report.lines.append(f"Writing rows to {name}.")
+        report.lines.extend(f'Column "{source}" is named "{target}" in the table.' for source, target in made.renamed)
+        async with self.loader() as loader, aclosing(self._rows(made, first, batches, report)) as rows:
+            is_append = self.destination.if_exists is IfExists.APPEND
+            load = self._load(made, append=is_append and await loader.exists(self.destination.target))
+            loaded = await loader.load(load, rows, self.ledger)
+            schema = json.dumps([{"name": one.name, "type": one.declared} for one in load.columns], ensure_ascii=False)
+            summary = ExportSummary(loaded, schema, table=self.destination.target_name)
+            # Set before the next await: the rows are in the table, so a late cancellation changes nothing.
+            report.summary = summary.batch
+        report.lines.append(f"Wrote {loaded} rows to {name}.")
+        return summary
+
+    def _load(self, made: TableColumns, *, append: bool) -> TableLoad:
+        """Return the parameters for the loader. Each attempt of the export has a staging table of its own."""
+        claim, destination = self.assignment.claim, self.destination
+        return TableLoad(
+            target=destination.target,
+            staging=TableName(destination.database, f"_qs_import_{claim.statement_id.hex}_{claim.fence}"),
+            columns=made.load_columns,
+            append=append,
+            replace=destination.if_exists is IfExists.REPLACE,
+        )
+
+    async def _rows(
+        self,
+        made: TableColumns,
+        first: Sequence[pa.RecordBatch],
+        batches: AsyncIterator[pa.RecordBatch],
+        report: JobReport,
+    ) -> AsyncGenerator[pa.RecordBatch]:
+        """Yield the rows for the loader. Before the end, record that they are about to be published."""
+        run, rows, reported_at = asyncio.get_running_loop().run_in_executor, 0, time.monotonic()
+        async for batch in _joined(first, batches):
+            for piece in split_batch(batch, _BATCH_BYTES):
+                yield await run(self.sinks.threads, made.convert, piece)
+            rows += batch.num_rows
+            report.progress = _UNKNOWN_PROGRESS if self.total is None else min(99, 100 * rows // max(self.total, 1))
+            if time.monotonic() - reported_at >= _REPORT_EVERY_S:
+                reported_at = time.monotonic()
+                known = "" if self.total is None else f" of {self.total}"
+                report.lines.append(f"Read {rows}{known} rows.")
+        if not await self.sinks.begin_publishing(self.assignment.claim):
+            raise errors.OutcomeUnknown("The export was canceled, or another server has taken it over.")
+
+
+async def _first_batches(batches: AsyncIterator[pa.RecordBatch]) -> Sequence[pa.RecordBatch]:
+    """Read the first rows, whose types determine the columns."""
+    first, size = list[pa.RecordBatch](), 0
+    while size < _FIRST_BYTES and (batch := await anext(batches, None)) is not None:
+        first.append(batch)
+        size += batch.nbytes
+    return first
+
+
+async def _joined(
+    first: Sequence[pa.RecordBatch], rest: AsyncIterator[pa.RecordBatch]
+) -> AsyncGenerator[pa.RecordBatch]:
+    for batch in first:
+        yield batch
+    async for batch in rest:
+        yield batch
