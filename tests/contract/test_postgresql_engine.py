@@ -4,6 +4,7 @@ import datetime as dt
 from collections import Counter
 from contextlib import aclosing
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from tests.contract.engine_contract import NO_OPTIONS, USER, EngineContract
@@ -11,6 +12,7 @@ from tests.contract.engine_driving import count_rows, ended, operation, run
 from tests.contract.engine_facts import Change, EngineFacts, SessionState, TypeFact
 from tests.contract.postgresql_basis import EmbeddedBasis, Release15Basis
 
+from queryserver.engines.postgresql.connection import PostgresqlConnection
 from queryserver.engines.postgresql.engine import PostgresqlEngine
 from queryserver.engines.protocol import Engine, EngineSession
 from queryserver.formats.arrow import ResultType
@@ -169,6 +171,28 @@ class TestPostgresql(EmbeddedBasis, EngineContract):
                 async with aclosing(session.batches(handle)) as batches:  # type: ignore[type-var]
                     await anext(batches)
             assert (await run(session, "SELECT pg_backend_pid()")).rows == process
+
+    async def test_next_session_does_not_close_the_statements_that_the_previous_one_has_left(
+        self, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """DISCARD ALL has closed them; a message for each of them would only cost time."""
+        calls: list[str] = []
+        execute, forget = PostgresqlConnection.execute, PostgresqlConnection.forget_statements
+
+        async def executed(self: PostgresqlConnection, query: str, *rest: Any, **named: Any) -> str:
+            calls.append(query)
+            return await execute(self, query, *rest, **named)
+
+        def forgotten(self: PostgresqlConnection) -> None:
+            calls.append("forget")
+            forget(self)
+
+        monkeypatch.setattr(PostgresqlConnection, "execute", executed)
+        monkeypatch.setattr(PostgresqlConnection, "forget_statements", forgotten)
+        for _ in range(2):
+            async with engine.session(USER, NO_OPTIONS) as session:
+                await run(session, "SELECT 1")
+        assert [call for call in calls if call in {"DISCARD ALL", "forget"}] == 2 * ["forget", "DISCARD ALL"]
 
 
 @pytest.mark.engine("postgresql15")

@@ -264,6 +264,15 @@ def expected(row: Names) -> dict[str, str]:
     return {"hive": hive, "sparksql": hive, "impala": hive, "trino": trino, "phoenix": phoenix}
 
 
+@pytest.mark.parametrize("distinct", [200, 201])
+@pytest.mark.parametrize("last", ["1.25", "2024-01-31", "x"])
+def test_cells_after_many_repeated_ones_count(distinct: int, last: str) -> None:
+    """A column that begins with at most 200 distinct values is classified by its distinct values."""
+    cells = [str(number % distinct) for number in range(400)] + [last]
+    facts = array_facts(pa.array(cells, pa.string()))
+    assert column_type(facts, is_whole=True) == column_type(exact(cells), is_whole=True)
+
+
 @pytest.mark.importer(29)
 @pytest.mark.parametrize(("cells", "row"), [row[1:] for row in ROWS])
 def test_whole_file_column_has_its_type_in_all_dialects(cells: Sequence[str], row: Names) -> None:
