@@ -89,13 +89,17 @@ class MemoryDesk(ClaimDesk):
         self.owned.ask_to_cancel(statement_id)
 
 
+def owned_statements(database: Database, key: str) -> OwnedStatements:
+    return OwnedStatements(database, Ownership(database, lease=RETENTION, name=ME), sealer_of(key))
+
+
 class DatabaseDesk(ClaimDesk):
     """The PostgreSQL implementation under test."""
 
     def __init__(self, database: Database, user_id: int) -> None:
         self.database = database
         self.records = StatementRecords(database)
-        self.owned = OwnedStatements(database, sealer_of("first key"))
+        self.owned = owned_statements(database, "first key")
         self.users = {0: user_id}
 
     async def _user(self, number: int) -> int:
@@ -470,7 +474,7 @@ class TestDatabaseStatements(OwnedStatementsContract):
         assert await desk.owned.mark_sent(claim)
         assert await desk.owned.mark_running(claim, checkpoint=EngineCheckpoint("handle"))
         if spoiled == "by another key":
-            desk.owned = OwnedStatements(desk.database, sealer_of("second key"))
+            desk.owned = owned_statements(desk.database, "second key")
         elif spoiled == "cut":
             await desk.database.execute("UPDATE statements SET engine_handle = left(engine_handle, 12)")
         else:

@@ -94,6 +94,7 @@ class MemoryStatements:
         self.refuse: Callable[[Outcome], None] = lambda _: None
         self.down = False
         self.past_lapses = 0
+        self.given_up: list[UUID] = []
 
     def add(
         self, statement: str, *, owner: str | None = OWNER, owner_dies_in_s: float = 3600, **more: Any
@@ -136,6 +137,10 @@ class MemoryStatements:
         entry.cancel_requested = True
         if not entry.sent and not entry.state.is_terminal:
             entry.state, entry.fence = StatementState.CANCELED, entry.fence + 1
+
+    @property
+    def ownership(self) -> "MemoryStatements":
+        return self
 
     @property
     def lapses(self) -> int:
@@ -242,6 +247,9 @@ class MemoryStatements:
             return False
         entry.owner = None
         return True
+
+    def give_up(self, claim: Claim) -> None:
+        self.given_up.append(claim.statement_id)
 
     async def retry(self, claim: Claim, *, line: str) -> bool:
         entry = await self._mine("retry", claim)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 from urllib.parse import unquote_to_bytes
 from uuid import UUID
 
@@ -190,8 +190,7 @@ class KeyState(StrEnum):
     """Not copied: a link, a file above the store's size limit, or an entry whose target already existed."""
 
 
-@dataclass(frozen=True, slots=True)
-class TransferClaim:
+class TransferClaim(NamedTuple):
     """The exclusive right to update a transfer. A later claim increments `fence` and thereby invalidates this one."""
 
     transfer_id: UUID

@@ -185,7 +185,7 @@ class Transfers:
         Raises OperationInProgress if another process has taken it over, or DatabaseUnavailable if this may have
         happened because the database is unavailable.
         """
-        with self._ownership.holding(TRANSFERS, claim.transfer_id):
+        with self._ownership.holding(TRANSFERS, claim.transfer_id, claim.fence):
             try:
                 return await self._ownership.run(work, partial(self._records.require, claim))
             except QueryServerError:

@@ -107,7 +107,7 @@ class ClaimedUpload:
     upload: PartUpload
     fence: int
     lapses: int
-    """The value of `PartUploads.lapses` before the claim."""
+    """The value of `Ownership.lapses` before the claim."""
 
 
 class UploadJoiner:
@@ -131,7 +131,7 @@ class UploadJoiner:
     async def claimed(self, caller: Caller, client_uuid: UUID) -> AsyncGenerator[ClaimedUpload]:
         """Yield the upload with an exclusive claim on it, which is released on exit. Raises OperationInProgress."""
         async for _ in attempts(_CLAIM_WAIT_S):
-            upload, lapses = await self.find(caller, client_uuid), self._records.lapses
+            upload, lapses = await self.find(caller, client_uuid), self._records.ownership.lapses
             fence = await self._records.claim(upload.id)
             if fence is not None:
                 async with self._records.holding(upload.id, fence):
@@ -308,7 +308,7 @@ class PartWriter:
         async for _ in attempts(_PART_CLAIM_WAIT_S):
             if index in upload.received_parts or upload.result is not None:
                 return None
-            self._lapses = self._records.lapses
+            self._lapses = self._records.ownership.lapses
             fence = await self._records.claim_part(upload.id, index)
             if fence is not None:
                 return fence

@@ -100,7 +100,6 @@ class OperationRecords:
 
 
 TRANSFERS = OwnedTable("storage_transfers", active="ended_at is null")
-_MINE = "id = $1 and owner = $2 and fence = $3 and ended_at is null"
 _ENDED = frozenset({TransferState.DONE, TransferState.ROLLED_BACK, TransferState.FAILED})
 _COLUMNS = """id, coalesce(user_id, 0) as user_id, username, is_admin, kind, source_scheme, source, target_scheme,
     target, overwrite, operation_id, state, owner, fence, started_at"""
@@ -142,7 +141,7 @@ returning {_COLUMNS}
 _END = f"""
 with changed as (
     update storage_transfers set state = $4, ended_at = now(), {TRANSFERS.released}
-    where {_MINE} returning id
+    where {TRANSFERS.fenced} returning id
 ), gone as (
     delete from storage_transfer_keys where transfer_id in (select id from changed)
 )
@@ -156,12 +155,12 @@ insert into storage_transfer_keys (
 select $1, key.* from storage_transfers, unnest(
     $4::int[], $5::text[], $6::text[], $7::bigint[], $8::timestamptz[], $9::text[], $10::text[], $11::int[], $12::text[]
 ) as key
-where {_MINE}
+where {TRANSFERS.fenced}
 """
 
 _MARK = f"""
 update storage_transfer_keys set state = $5
-where transfer_id in (select id from storage_transfers where {_MINE}) and number = any($4::int[])
+where transfer_id in (select id from storage_transfers where {TRANSFERS.fenced}) and number = any($4::int[])
 """
 
 
@@ -215,7 +214,7 @@ class TransferRecords:
 
     async def require(self, claim: TransferClaim) -> None:
         """Raise OperationInProgress if another process has claimed the transfer."""
-        if not await self._database.value(f"select true from storage_transfers where {_MINE}", *_named(claim)):
+        if not await self._database.value(f"select true from storage_transfers where {TRANSFERS.fenced}", *claim):
             raise OperationInProgress("Another server has taken over this operation.")
 
     async def release(self, claim: TransferClaim, *, again_after: timedelta | None) -> bool:
@@ -223,23 +222,23 @@ class TransferRecords:
         the user retries the call. Return False if the claim was lost.
         """
         if again_after is None:
-            return await self._changed(f"set {TRANSFERS.released} where {_MINE}", claim)
-        return await self._changed(f"set lease_until = now() + $4::interval where {_MINE}", claim, again_after)
+            return await self._changed(TRANSFERS.released, claim)
+        return await self._changed("lease_until = now() + $4::interval", claim, again_after)
 
     async def advance(self, claim: TransferClaim, state: TransferState) -> bool:
         """Record a state. `done`, `rolled_back` and `failed` end the transfer and delete its keys. Return False if the
         claim was lost.
         """
         if state in _ENDED:
-            return await self._database.value(_END, *_named(claim), state.value) == 1
-        return await self._changed(f"set state = $4 where {_MINE}", claim, state.value)
+            return await self._database.value(_END, *claim, state.value) == 1
+        return await self._changed("state = $4", claim, state.value)
 
     async def add_keys(self, claim: TransferClaim, keys: Sequence[TransferKey]) -> bool:
         """Record source entries. Return False if the claim was lost."""
         if not keys:
             return True
         columns = map(list, zip(*map(_row, keys), strict=True))
-        return await self._database.execute(_ADD_KEYS, *_named(claim), *columns) == len(keys)
+        return await self._database.execute(_ADD_KEYS, *claim, *columns) == len(keys)
 
     async def keys(
         self,
@@ -289,14 +288,11 @@ class TransferRecords:
         """Record a state for these entries. Return False if the claim was lost."""
         if not numbers:
             return True
-        return await self._database.execute(_MARK, *_named(claim), list(numbers), state.value) == len(numbers)
+        return await self._database.execute(_MARK, *claim, list(numbers), state.value) == len(numbers)
 
     async def _changed(self, change: str, claim: TransferClaim, *arguments: object) -> bool:
-        return await self._database.execute(f"update storage_transfers {change}", *_named(claim), *arguments) == 1
-
-
-def _named(claim: TransferClaim) -> tuple[UUID, str, int]:
-    return claim.transfer_id, claim.owner, claim.fence
+        change = f"update storage_transfers set {change} where {TRANSFERS.fenced}"
+        return await self._database.execute(change, *claim, *arguments) == 1
 
 
 def _claimed(row: Row) -> ClaimedTransfer:

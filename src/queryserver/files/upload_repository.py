@@ -86,8 +86,14 @@ _COLUMNS = """id, client_uuid, username, is_admin, scheme, path, size_bytes, par
 
 # `touched_at` is `infinity` while a process writes. After that, it is the time at which the process stopped.
 WRITES = OwnedTable("unfinished_writes", lease="touched_at", past="now()")
-PART_UPLOADS = OwnedTable("part_uploads", lease="claimed_until")
-PARTS = OwnedTable("part_upload_parts", key=("upload_id", "index"), lease="claimed_until")
+PART_UPLOADS = OwnedTable("part_uploads", lease="claimed_until", older_owner="claimed_by")
+PARTS = OwnedTable(
+    "part_upload_parts",
+    key=("upload_id", "index"),
+    lease="claimed_until",
+    active="sha256 is null",
+    older_owner="claimed_by",
+)
 
 _LAST_SIGN = """case when {of}.touched_at < 'infinity' then {of}.touched_at
     else coalesce((select heartbeat_at from instances where instances.id = {of}.owner), '-infinity') end"""
@@ -130,42 +136,41 @@ _DETACH_EXPIRED = """
 update part_uploads set user_id = null where user_id = $1 and client_uuid = $2 and expires_at <= now()
 """
 
-# Programs before 0026 claim uploads whose `claimed_by` is null, and write to those whose `claimed_by` is their own.
 _CLAIM = f"""
-update part_uploads set {PART_UPLOADS.claimed("$2")}, claimed_by = gen_random_uuid()
+update part_uploads set {PART_UPLOADS.claimed("$2")}
 where id = $1 and user_id is not null and {PART_UPLOADS.may_claim("$2")}
 returning fence
 """
-_FENCED = "id = $1 and owner = $2 and fence = $3"
-_RELEASED = f"{PART_UPLOADS.released}, claimed_by = null"
-_RELEASE = f"update part_uploads set {_RELEASED} where {_FENCED}"
-_RECORD_STAGING = f"update part_uploads set staging = $4, {_RELEASED} where {_FENCED}"
-_RECORD_RESULT = f"update part_uploads set result = $4, state = 'done', {_RELEASED} where {_FENCED}"
+_RELEASE = f"update part_uploads set {PART_UPLOADS.released} where {PART_UPLOADS.fenced}"
+_RECORD_STAGING = f"update part_uploads set staging = $4, {PART_UPLOADS.released} where {PART_UPLOADS.fenced}"
+_RECORD_RESULT = (
+    f"update part_uploads set result = $4, state = 'done', {PART_UPLOADS.released} where {PART_UPLOADS.fenced}"
+)
 
-# An upload without a user cannot be found or claimed any more.
+# An upload without a user cannot be found or claimed any more, except to remove it. The claim ends by itself, because
+# the command `cleanup` sends no heartbeats.
 _RETIRE = f"""
-update part_uploads set user_id = null
+update part_uploads set user_id = null, {PART_UPLOADS.claimed("$2", until="now() + interval '10 minutes'")}
 where id = $1 and (expires_at < now() or user_id is null) and {PART_UPLOADS.may_claim("$2")}
+returning fence
 """
 
 # The row stays after a release, so that each claim of a part has another fence.
 _CLAIM_PART = f"""
 insert into part_upload_parts as part (upload_id, index, owner, fence, claimed_until, claimed_by)
 select id, $2, $3, 1, 'infinity', gen_random_uuid() from part_uploads where id = $1 and state = 'open'
-on conflict (upload_id, index) do update set {PARTS.claimed("excluded.owner", "part")}, claimed_by = excluded.claimed_by
+on conflict (upload_id, index) do update set {PARTS.claimed("excluded.owner", "part")}
     where part.sha256 is null and {PARTS.may_claim("excluded.owner", "part")}
 returning fence
 """
-_PART_FENCED = "upload_id = $1 and index = $2 and owner = $3 and fence = $4 and sha256 is null"
-_PART_RELEASED = f"{PARTS.released}, claimed_by = null"
-_RELEASE_PART = f"update part_upload_parts set {_PART_RELEASED} where {_PART_FENCED}"
+_RELEASE_PART = f"update part_upload_parts set {PARTS.released} where {PARTS.fenced}"
 
 _RECORD_PART = f"""
 with upload as (
     update part_uploads set expires_at = now() + $8::interval
-    where id = $1 and exists (select from part_upload_parts where {_PART_FENCED})
+    where id = $1 and exists (select from part_upload_parts where {PARTS.fenced})
 )
-update part_upload_parts set size_bytes = $5, receipt = $6, sha256 = $7, {_PART_RELEASED} where {_PART_FENCED}
+update part_upload_parts set size_bytes = $5, receipt = $6, sha256 = $7, {PARTS.released} where {PARTS.fenced}
 """
 
 
@@ -174,30 +179,25 @@ class UnfinishedWrites:
 
     def __init__(self, database: Database, ownership: Ownership) -> None:
         self._database = database
-        self._ownership = ownership
+        self.ownership = ownership
         ownership.watch(WRITES)
 
     async def begin(self, write: UnfinishedWrite, *, is_running: bool = False) -> None:
         """Record a write. Set `is_running` if this process is writing the entry until `release` or `end`."""
-        directory, user, owner = write.directory, write.user, self._ownership.id if is_running else None
+        directory, user, owner = write.directory, write.user, self.ownership.id if is_running else None
         if is_running:
-            await self._ownership.require_current()
+            await self.ownership.require_current()
         await self._database.execute(
             _BEGIN_WRITE, write.id, directory.scheme, directory.path, write.name, user.name, user.is_admin, owner
         )
 
-    @property
-    def may_take_over(self) -> bool:
-        """Whether this process may remove files of processes that count as dead (`Ownership.may_take_over`)."""
-        return self._ownership.may_take_over
-
     def running(self, write_id: UUID) -> AbstractContextManager[None]:
         """Wrap a write that began with `is_running`."""
-        return self._ownership.holding(WRITES, write_id)
+        return self.ownership.holding(WRITES, write_id)
 
     async def release(self, write_id: UUID) -> None:
         """Record that the process no longer writes, but may have left temporary files. Never fails."""
-        await self._ownership.release(f"update unfinished_writes set {WRITES.released} where id = $1", write_id)
+        await self.ownership.release(f"update unfinished_writes set {WRITES.released} where id = $1", write_id)
 
     async def end(self, write_id: UUID) -> None:
         """Delete the record, if it exists. Call this only if the write has left no orphaned files."""
@@ -212,7 +212,7 @@ class UnfinishedWrites:
         within `others_within`, because the files of such work may be older than its record. Work of this process counts
         as running even if its heartbeat is late.
         """
-        rows = await self._database.fetch(_ABANDONED, older_than, others_within, list(schemes), self._ownership.id)
+        rows = await self._database.fetch(_ABANDONED, older_than, others_within, list(schemes), self.ownership.id)
         return [
             UnfinishedWrite(
                 row["id"],
@@ -232,7 +232,7 @@ class PartUploads:
 
     def __init__(self, database: Database, ownership: Ownership) -> None:
         self._database = database
-        self._ownership = ownership
+        self.ownership = ownership
         self._owner = ownership.id
         ownership.watch(PART_UPLOADS)
         ownership.watch(PARTS)
@@ -261,38 +261,33 @@ class PartUploads:
 
     async def claim(self, upload_id: UUID) -> int | None:
         """Claim an upload and return the fence. Return None if it is already claimed or no longer exists."""
-        await self._ownership.require_current()
+        await self.ownership.require_current()
         return await self._database.value(_CLAIM, upload_id, self._owner)
 
     @asynccontextmanager
     async def holding(self, upload_id: UUID, fence: int) -> AsyncGenerator[None]:
         """Wrap the work on a claimed upload, and release it on exit."""
-        with self._ownership.holding(PART_UPLOADS, upload_id):
+        with self.ownership.holding(PART_UPLOADS, upload_id, fence):
             try:
                 yield
             finally:
-                await self._ownership.release(_RELEASE, upload_id, self._owner, fence)
-
-    @property
-    def lapses(self) -> int:
-        """How often this process may have counted as dead (`Ownership.lapses`)."""
-        return self._ownership.lapses
+                await self.release(upload_id, fence)
 
     async def require(self, upload_id: UUID, fence: int, *, index: int | None = None, since: int) -> int:
         """Raise part_conflict if another process has claimed the upload, or its part `index`.
 
-        Call this before anything that cannot be undone. `since` is the value of `lapses` before the claim, or the
-        result of the previous call. Queries the database only if this process may have counted as dead since then.
+        Call this before anything that cannot be undone. `since` is the value of `Ownership.lapses` before the claim, or
+        the result of the previous call. Queries the database only if this process may have counted as dead since then.
         Raises DatabaseUnavailable.
         """
-        if not self._ownership.has_lapsed(since):
+        if not self.ownership.has_lapsed(since):
             return since
-        await self._ownership.require_current()
-        lapses = self._ownership.lapses
+        await self.ownership.require_current()
+        lapses = self.ownership.lapses
         if index is None:
-            query, key = f"select true from part_uploads where {_FENCED}", (upload_id,)
+            query, key = f"select true from part_uploads where {PART_UPLOADS.fenced}", (upload_id,)
         else:
-            query, key = f"select true from part_upload_parts where {_PART_FENCED}", (upload_id, index)
+            query, key = f"select true from part_upload_parts where {PARTS.fenced}", (upload_id, index)
         if not await self._database.value(query, *key, self._owner, fence):
             raise part_conflict(f"Another request took over {'this upload' if index is None else f'part {index}'}.")
         return lapses
@@ -311,17 +306,17 @@ class PartUploads:
 
         Return None if the part is already claimed or received, or if the upload is no longer open.
         """
-        await self._ownership.require_current()
+        await self.ownership.require_current()
         return await self._database.value(_CLAIM_PART, upload_id, index, self._owner)
 
     @asynccontextmanager
     async def holding_part(self, upload_id: UUID, index: int, fence: int) -> AsyncGenerator[None]:
         """Wrap the work on a claimed part until it is recorded. If the work fails, release the part."""
-        with self._ownership.holding(PARTS, f"{upload_id} {index}"):
+        with self.ownership.holding(PARTS, f"{upload_id} {index}", fence):
             try:
                 yield
             except BaseException:  # includes CancelledError
-                await self._ownership.release(_RELEASE_PART, upload_id, index, self._owner, fence)
+                await self.ownership.release(_RELEASE_PART, upload_id, index, self._owner, fence)
                 raise
 
     async def record_part(self, upload_id: UUID, fence: int, part: ReceivedPart, *, keep: timedelta) -> bool:
@@ -334,9 +329,16 @@ class PartUploads:
         )
         return changed == 1
 
-    async def retire(self, upload_id: UUID) -> bool:
-        """Make sure that no call finds or claims an expired upload. Return False if it is claimed or not expired."""
-        return await self._database.execute(_RETIRE, upload_id, self._owner) == 1
+    async def retire(self, upload_id: UUID) -> int | None:
+        """Claim an expired upload for ten minutes to remove it, and return the fence. No call can find it any more.
+
+        Return None if it is claimed or not expired.
+        """
+        return await self._database.value(_RETIRE, upload_id, self._owner)
+
+    async def release(self, upload_id: UUID, fence: int) -> None:
+        """Release an upload. Never fails."""
+        await self.ownership.release(_RELEASE, upload_id, self._owner, fence)
 
     async def forget(self, upload_id: UUID) -> None:
         """Delete the record of an upload, if it exists."""
@@ -528,7 +530,7 @@ class OrphanSweep:
 
     async def sweep_dead(self) -> int:
         """Remove the orphaned files of processes that have died. Return the number of swept directories."""
-        if not self._writes.may_take_over:
+        if not self._writes.ownership.may_take_over:
             return 0
         # The sweep deletes the record of a write, so no file of the write may be too recent to be removed.
         return sum(
@@ -544,7 +546,8 @@ class OrphanSweep:
         """Remove an upload and its parts. Return False if it is claimed or the store fails; the next `clean_up`
         retries.
         """
-        if not await self._uploads.retire(upload.id):
+        fence = await self._uploads.retire(upload.id)
+        if fence is None:
             return False
         try:
             if upload.staging is not None and upload.result is None:
@@ -552,6 +555,7 @@ class OrphanSweep:
                 await storage.discard_parts(upload.terms.plan, upload.staging)
         except StorageError as error:
             log.warning("parts of an upload not removed", upload_id=str(upload.id), code=error.code)
+            await self._uploads.release(upload.id, fence)
             return False
         except QueryServerError as error:
             log.warning("parts of an upload cannot be removed", upload_id=str(upload.id), code=error.code)

@@ -46,9 +46,8 @@ update import_leftovers set {ORPHANS.claimed("$3")}
 where statement_id = $1 and "table" = $2 and {ORPHANS.may_claim("$3")}
 returning fence
 """
-_FENCED = 'statement_id = $1 and "table" = $2 and owner = $3 and fence = $4'
-_RELEASE = f"update import_leftovers set {ORPHANS.released} where {_FENCED}"
-_REMOVE = f"delete from import_leftovers where {_FENCED}"
+_RELEASE = f"update import_leftovers set {ORPHANS.released} where {ORPHANS.fenced}"
+_REMOVE = f"delete from import_leftovers where {ORPHANS.fenced}"
 
 
 class UnfinishedTables:
@@ -180,7 +179,7 @@ class ImportJanitor:
         if fence is None:
             return False
         statement_id, name, end = unfinished.statement_id, unfinished.table.name, _RELEASE
-        with self.ownership.holding(ORPHANS, f"{statement_id} {name}"):
+        with self.ownership.holding(ORPHANS, f"{statement_id} {name}", fence):
             try:
                 async with asyncio.timeout(_DROP_WITHIN_S):
                     await self._drop_claimed(unfinished, user, connector, lapses)

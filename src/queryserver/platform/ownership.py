@@ -71,6 +71,8 @@ class OwnedTable:
     """SQL condition that every row with an owner meets, so that an index finds them."""
     past: str = "'-infinity'"
     """SQL value of `lease` in rows that are released."""
+    older_owner: str = ""
+    """Column in which programs before 0026 look for themselves before they write to a row that they have claimed."""
 
     def is_owned(self, alias: str = "", *, me: str = "") -> str:
         """SQL condition: a process that is alive owns the row. Null if the row has no lease.
@@ -103,14 +105,37 @@ class OwnedTable:
         has_same_fence = f"{row}.fence = (select earlier.fence from {self.name} as earlier where {is_same_row})"
         return f"{self.claimable(alias, me=owner)} and {has_same_fence}"
 
-    def claimed(self, owner: str, alias: str = "") -> str:
-        """SQL assignments that make `owner`, an SQL expression, the row's owner."""
-        return f"owner = {owner}, fence = {alias or self.name}.fence + 1, {self.lease} = 'infinity'"
+    def claimed(self, owner: str, alias: str = "", *, until: str = "'infinity'") -> str:
+        """SQL assignments that make `owner`, an SQL expression, the row's owner.
+
+        A program that sends no heartbeats passes `until`, an SQL expression: the time until which no other process may
+        claim the row.
+        """
+        claim = f"owner = {owner}, fence = {alias or self.name}.fence + 1, {self.lease} = {until}"
+        return f"{claim}, {self.older_owner} = gen_random_uuid()" if self.older_owner else claim
 
     @property
     def released(self) -> str:
         """SQL assignments with which the owner releases the row, so that any process may claim it."""
-        return f"owner = null, {self.lease} = {self.past}"
+        return f"owner = null, {self._expired}"
+
+    @property
+    def _expired(self) -> str:
+        past = f"{self.lease} = {self.past}"
+        return f"{past}, {self.older_owner} = null" if self.older_owner else past
+
+    @property
+    def fenced(self) -> str:
+        """SQL condition of every write by an owner: its claim on the row is still valid.
+
+        The first parameters of the query are the columns of the key, the owner and the fence.
+        """
+        named = (f"{column} = ${number}" for number, column in enumerate((*self.key, "owner", "fence"), start=1))
+        return " and ".join((*named, self.active))
+
+    def owned_by(self, owner: str) -> str:
+        """SQL condition: the process `owner`, an SQL expression, owns the row, whether or not it is alive."""
+        return f"owner = {owner} and {self.lease} = 'infinity' and {self.active}"
 
     @property
     def _text_key(self) -> str:
@@ -121,13 +146,13 @@ class OwnedTable:
     def owned_rows(self) -> str:
         """Query of the name, key and fence of the rows that the process $1 owns."""
         return f"""select '{self.name}' as name, {self._text_key} as key, fence from {self.name}
-            where {self.active} and {self.lease} = 'infinity' and owner = $1"""
+            where {self.owned_by("$1")}"""
 
     @property
     def expire(self) -> str:
         """Update that ends the claim of the process $1 on the row with the key $2 and the fence $3."""
-        return f"""update {self.name} set {self.lease} = {self.past}, fence = fence + 1
-            where {self.active} and {self.lease} = 'infinity' and owner = $1 and {self._text_key} = $2 and fence = $3"""
+        return f"""update {self.name} set {self._expired}, fence = fence + 1
+            where {self.owned_by("$1")} and {self._text_key} = $2 and fence = $3"""
 
     @property
     def expire_leases(self) -> str:
@@ -181,6 +206,8 @@ class Ownership:
         self._held: dict[OwnedTable, Counter[str]] = {}
         self._strays: dict[tuple[str, str, int, int], float] = {}
         """Rows that this process owns but does not work on, with `lapses`, and when each was first seen."""
+        self._given_up: set[tuple[str, str, int]] = set()
+        """Rows on which the work has ended."""
 
     @property
     def is_current(self) -> bool:
@@ -271,16 +298,20 @@ class Ownership:
             await self._database.execute(table.expire_leases)
 
     def watch(self, table: OwnedTable, held: Callable[[], Collection[str]] | None = None) -> None:
-        """Expire the rows of `table` that this process owns without working on them for the duration of a lease.
+        """Expire the rows of `table` that this process owns without working on them.
 
-        `held` returns the keys of the rows that it works on, in addition to those of `holding`, as text. Such rows
-        appear if the response to a claim is lost, or if a release could not be written. Call this before `running`.
+        `held` returns the keys of the rows that it works on, in addition to those of `holding`, as text. Other rows
+        appear if the response to a claim is lost, or if a release could not be written. They are expired after a lease,
+        because the response may still arrive; rows that were given up are expired sooner. Call this before `running`.
         """
         self._watched.setdefault(table, []).extend([held] if held else [])
 
     @contextmanager
-    def holding(self, table: OwnedTable, key: object) -> Generator[None]:
-        """Mark a row of a watched table as worked on while the context is open. Enter it once the row is claimed."""
+    def holding(self, table: OwnedTable, key: object, fence: int = 0) -> Generator[None]:
+        """Mark a row of a watched table as worked on while the context is open. Enter it once the row is claimed.
+
+        A row that is not released on exit is given up.
+        """
         held, text = self._held.setdefault(table, Counter()), str(key)
         held[text] += 1
         try:
@@ -289,6 +320,11 @@ class Ownership:
             held[text] -= 1
             if not held[text]:
                 del held[text]
+            self.give_up(table, key, fence)
+
+    def give_up(self, table: OwnedTable, key: object, fence: int) -> None:
+        """Stop work on a row of a watched table. If it is still owned after the next heartbeats, it is expired."""
+        self._given_up.add((table.name, str(key), fence))
 
     async def run(self, work: Coroutine[Any, Any, T], require_row: Callable[[], Awaitable[None]]) -> T:
         """Run work on a claimed row, which is stopped as soon as another process may work on the row.
@@ -321,7 +357,7 @@ class Ownership:
             return False
 
     async def release_strays(self) -> None:
-        """Expire the rows that this process has owned for a lease without working on them."""
+        """Expire the rows that this process has owned for a lease without working on them, or has given up."""
         if not self._watched:
             return
         tables = {table.name: table for table in self._watched}
@@ -334,9 +370,12 @@ class Ownership:
             # The time before a pause does not count, because a paused process cannot begin to work on a row.
             seen = name, key, fence, self.lapses
             strays[seen] = self._strays.get(seen, now)
-        self._strays = strays
-        since = now - self._lease.total_seconds()
-        for name, key, fence, _ in [seen for seen, first_seen in strays.items() if first_seen <= since]:
+        # A release of a row that was given up may be in progress when the row is seen for the first time.
+        given_up = {seen for seen in self._strays if seen[:3] in self._given_up}
+        self._given_up.intersection_update(tuple(row) for row in rows)
+        self._strays, since = strays, now - self._lease.total_seconds()
+        for seen in [seen for seen, first_seen in strays.items() if first_seen <= since or seen in given_up]:
+            name, key, fence, _ = seen
             if key in self._held_keys(tables[name]):  # the work may have begun while another row was being expired
                 continue
             if await self._database.execute(tables[name].expire, self.id, key, fence):

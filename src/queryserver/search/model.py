@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 from queryserver.identity.model import User
@@ -221,8 +221,7 @@ class Scope:
     truncated: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ScopeClaim:
+class ScopeClaim(NamedTuple):
     """The claim of one process on a scope. It becomes invalid as soon as another process claims the scope."""
 
     scope_id: int

@@ -276,7 +276,7 @@ class IndexRefresh:
             claim = await self.records.claim(key, owner=self.ownership.id, interval=interval)
             if claim is None:
                 return None
-            with self.ownership.holding(SCOPES, claim.scope_id):
+            with self.ownership.holding(SCOPES, claim.scope_id, claim.fence):
                 try:
                     reading = _Refresh(self, user, connector, claim, progress).read()
                     return await self.ownership.run(reading, partial(self.records.require, claim))

@@ -28,16 +28,13 @@ from queryserver.search.model import (
 _PORTION = 2000  # rows per query
 _FAILED_PAUSE = timedelta(minutes=5)
 
-SCOPES = OwnedTable("metadata_scopes")
-_FENCED = "id = $1 and owner = $2 and fence = $3"
-# Programs before 0026 write to a scope only while it contains their own name.
-_RELEASED = f"{SCOPES.released}, lease_owner = null"
+SCOPES = OwnedTable("metadata_scopes", older_owner="lease_owner")
 
 _ENSURE = f"""
 insert into metadata_scopes as kept (connector, user_id, stored, address) values ($1, $2, $3, $4)
 on conflict (connector, coalesce(user_id, 0)) do update
     set address = excluded.address, version = kept.version + 1, epoch = kept.epoch + 1, refreshed_at = null,
-        failed_at = null, truncated = false, {_RELEASED}
+        failed_at = null, truncated = false, {SCOPES.released}
     where kept.address <> excluded.address
 returning id, version, epoch, truncated, epoch > 0 as moved
 """
@@ -111,7 +108,7 @@ where scope_id = $1 and version > $2 and id > $3 order by id limit $4
 """
 
 _CLAIM = f"""
-update metadata_scopes as mine set {SCOPES.claimed("$2", "mine")}, lease_owner = $2
+update metadata_scopes as mine set {SCOPES.claimed("$2", "mine")}
 where id = $1 and {SCOPES.may_claim("$2", "mine")} and coalesce(refreshed_at < now() - $3::interval, true)
     and coalesce(failed_at < now() - $4::interval, true)
     and not exists (
@@ -123,7 +120,7 @@ returning id, owner, fence
 
 _CHANGE = f"""
 update metadata_scopes set version = version + 1, used_at = now()
-where id = $1 and ($2::text is null or {_FENCED}) returning version
+where id = $1 and ($2::text is null or {SCOPES.fenced}) returning version
 """
 
 _REMOVE = """
@@ -137,14 +134,15 @@ select count(*) from gone
 """
 
 _COMPLETE = f"""
-update metadata_scopes set refreshed_at = case when not $6 then now() end, failed_at = null, {_RELEASED},
+update metadata_scopes set refreshed_at = case when not $6 then now() end, failed_at = null, {SCOPES.released},
     truncated = $4 or exists (select from metadata_objects where scope_id = $1 and columns_cut),
     version = version + $5, epoch = epoch + $5
-where {_FENCED}
+where {SCOPES.fenced}
 """
 
 _GIVE_UP = f"""
-update metadata_scopes set failed_at = case when $4 then failed_at else now() end, {_RELEASED} where {_FENCED}
+update metadata_scopes set failed_at = case when $4 then failed_at else now() end, {SCOPES.released}
+where {SCOPES.fenced}
 """
 
 _SWEEP = """
@@ -249,7 +247,7 @@ class MetadataIndexRecords:
 
     async def require(self, claim: ScopeClaim) -> None:
         """Raise Conflict if the claim is no longer valid."""
-        if not await self._database.value(f"select true from metadata_scopes where {_FENCED}", *_fence(claim)):
+        if not await self._database.value(f"select true from metadata_scopes where {SCOPES.fenced}", *claim):
             raise claim_lost_error()
 
     async def complete(
@@ -270,19 +268,19 @@ class MetadataIndexRecords:
         pairs = [(database, name) for database, names in listed.items() for name in ("", *names)]
         async with self._database.transaction() as connection:
             is_valid = await connection.fetchval(
-                f"select true from metadata_scopes where {_FENCED} for update", *_fence(claim)
+                f"select true from metadata_scopes where {SCOPES.fenced} for update", *claim
             )
             if is_valid:
                 databases, names = [one for one, _ in pairs], [one for _, one in pairs]
                 removed = await connection.fetchval(_REMOVE, claim.scope_id, started_at, databases, names, list(unread))
-                await connection.execute(_COMPLETE, *_fence(claim), truncated, int(removed > 0), again and removed > 0)
+                await connection.execute(_COMPLETE, *claim, truncated, int(removed > 0), again and removed > 0)
 
     async def give_up(self, claim: ScopeClaim, *, soon: bool) -> None:
         """End a failed refresh and keep the objects.
 
         The next refresh is due immediately if `soon` is set, otherwise after a few minutes.
         """
-        await self._database.execute(_GIVE_UP, *_fence(claim), soon)
+        await self._database.execute(_GIVE_UP, *claim, soon)
 
     async def now(self) -> datetime:
         return await self._database.value("select clock_timestamp()")
@@ -325,10 +323,6 @@ def _plain(text: str) -> str:
 
 def claim_lost_error() -> Conflict:
     return Conflict("Another server is reading this data source.")
-
-
-def _fence(claim: ScopeClaim) -> tuple[int, str, int]:
-    return claim.scope_id, claim.owner, claim.fence
 
 
 def _scope(key: ScopeKey, row: asyncpg.Record) -> Scope:

@@ -209,16 +209,16 @@ class StatementBuilder:
 
     @cached_property
     def _owned(self) -> OwnedStatements:
-        broker, ownership = self.fleet.broker, self.fleet.ownership
+        broker = self.fleet.broker
         return OwnedStatements(
             self.stored.database,
+            self.fleet.ownership,
             self.accounts.sealer,
             statement_ends(self.settings),
             # While the broker is reachable, its messages announce the end of each statement. They are faster than
             # database notifications.
             notifies_ends=lambda: not (broker and broker.is_reachable),
             on_final_status=self._signals.ended,
-            ownership=ownership,
         )
 
     @cached_property

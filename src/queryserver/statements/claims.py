@@ -64,11 +64,12 @@ class StatementClaims:
         await self.start_all(await self.owned.claim_orphans(owner=self.instance.owner, within=self._scope()))
 
     async def start_all(self, assignments: Iterable[Assignment]) -> None:
-        """Start claimed statements. Those that cannot be started are released after a lease."""
+        """Start claimed statements. Those that cannot be started are released soon after."""
         for assignment in assignments:
             try:
                 await self.start(assignment)
             except DatabaseUnavailable:
+                self.owned.give_up(assignment.claim)
                 operation_id = str(assignment.claim.statement_id)
                 log.warning("statement claimed but not started; it will be claimed again", operation_id=operation_id)
 

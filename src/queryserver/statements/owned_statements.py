@@ -54,16 +54,15 @@ class OwnedStatements:
     def __init__(
         self,
         database: Database,
+        ownership: Ownership,
         sealer: Sealer,
         on_end: EndListener = lambda _end: None,
         notifies_ends: Callable[[], bool] = lambda: True,
         on_final_status: Callable[[StatementStatus], None] = lambda _status: None,
-        ownership: Ownership | None = None,
     ) -> None:
         """Initialize the repository. `on_end` receives the end of each statement that this process finishes.
 
-        `on_final_status` receives the status of each finished statement, except statements of scripts. Without
-        `ownership`, this process never counts as dead.
+        `on_final_status` receives the status of each finished statement, except statements of scripts.
 
         While `notifies_ends()` is true, the database also sends a notification when a claimed statement ends.
         Notifications have a cost: PostgreSQL serializes commits that send them (ADR 9).
@@ -72,23 +71,9 @@ class OwnedStatements:
         self._database = database
         self._on_end = on_end
         self._on_final_status = on_final_status
-        self._ownership = ownership
+        self.ownership = ownership
         self._sealer = sealer
         self._parameters = ParameterSealer(sealer)
-
-    @property
-    def lapses(self) -> int:
-        """How often this process may have counted as dead (`Ownership.lapses`)."""
-        return self._ownership.lapses if self._ownership else 0
-
-    def has_lapsed(self, since: int) -> bool:
-        """Whether another process may have claimed statements of this one since `lapses` had the value `since`."""
-        return self._ownership is not None and self._ownership.has_lapsed(since)
-
-    @property
-    def may_take_over(self) -> bool:
-        """Whether this process may claim statements of processes that count as dead (`Ownership.may_take_over`)."""
-        return self._ownership is None or self._ownership.may_take_over
 
     async def claim(self, statement_id: UUID, *, owner: str, within: ClaimScope) -> Sequence[Assignment]:
         """Claim a waiting statement and the earlier waiting statements of its session, in recording order.
@@ -142,6 +127,10 @@ class OwnedStatements:
     async def hand_over(self, claim: Claim) -> bool:
         """Release a running statement to another runner. Return False if it has no checkpoint or has ended."""
         return await self._update(queries.HAND_OVER, claim)
+
+    def give_up(self, claim: Claim) -> None:
+        """Leave a statement to other processes if this process still owns it (`Ownership.give_up`)."""
+        self.ownership.give_up(queries.STATEMENTS, claim.statement_id, claim.fence)
 
     async def retry(self, claim: Claim, *, line: str) -> bool:
         """Return a sent statement to the queue and log `line`.

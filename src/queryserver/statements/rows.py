@@ -470,7 +470,7 @@ select pg_advisory_xact_lock({_QUEUE_LOCK})
 
 STILL_OWNED = f"""
 select id, cancel_requested_at is not null as canceled from statements
-where owner = $1 and id = any($2::uuid[]) and {STATEMENTS.active} and lease_until = 'infinity'
+where id = any($2::uuid[]) and {STATEMENTS.owned_by("$1")}
 """
 
 # All statements of a script share the log of the script's operation.

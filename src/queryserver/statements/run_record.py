@@ -205,7 +205,7 @@ class RunRecord:
             # Only the first attempt uses the early record, and only if no other process can have claimed the statement
             # since. Otherwise, the write checks that, and whether a cancel was requested.
             waited_s = time.monotonic() - self._started_at
-            has_lapsed = self.owned.has_lapsed(self.assignment.lapses)
+            has_lapsed = self.owned.ownership.has_lapsed(self.assignment.lapses)
             may_skip = self._sent_ahead and waited_s < _MAX_SENT_AHEAD_S and not has_lapsed
             recorded, self._sent_ahead = may_skip, False
             if not (recorded or await self._retried(lambda: self.owned.mark_sent(self._claim))):

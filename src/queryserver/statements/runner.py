@@ -423,7 +423,7 @@ class Runner:
 
     @property
     def _must_skip_sweep(self) -> bool:
-        is_too_early = time.monotonic() < self._no_sweep_until or not self.owned.may_take_over
+        is_too_early = time.monotonic() < self._no_sweep_until or not self.owned.ownership.may_take_over
         return self.instance.is_draining or is_too_early
 
     async def _claim_all(self) -> None:
@@ -486,7 +486,7 @@ class StatementDispatcher:
     @property
     def lapses(self) -> int:
         """How often this process may have counted as dead (`Ownership.lapses`)."""
-        return self._runner.owned.lapses
+        return self._runner.owned.ownership.lapses
 
     def sends_at_once(self, new: NewStatement) -> bool:
         """Return whether this process will send the new statement as soon as it is recorded."""

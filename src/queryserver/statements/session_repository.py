@@ -74,7 +74,7 @@ where id = $1 and closed_at is null and last_used_at <= now() - $2::interval and
 # Also returns those of the sessions $2 that are closed but have active statements: a statement submitted while its
 # session was being closed must not end with the session.
 _STILL_OWNED = f"""
-select id from sessions where owner = $1 and {SESSIONS.active} and lease_until = 'infinity' union all
+select id from sessions where {SESSIONS.owned_by("$1")} union all
 select id from sessions where owner = $1 and closed_at is not null and id = any($2::bigint[]) and exists (
     select from statements where session_id = sessions.id and state in ('waiting', 'running')
 )
@@ -219,13 +219,16 @@ class SessionRecords:
     async def engines_of(self, owner: str) -> Sequence[str]:
         """Return the engines that `owner` still holds."""
         rows = await self._database.fetch(
-            "select connector from engine_owners where owner = $1 and lease_until = 'infinity'", owner
+            f"select connector from engine_owners where {ENGINE_OWNERS.owned_by('$1')}", owner
         )
         return [row["connector"] for row in rows]
 
     async def release_engines(self, *, owner: str) -> None:
         """Release all engines that `owner` holds."""
-        await self._database.execute("delete from engine_owners where owner = $1", owner)
+        # The rows remain, so that the fence of an engine never starts again.
+        await self._database.execute(
+            f"update engine_owners set lease_until = '-infinity' where {ENGINE_OWNERS.owned_by('$1')}", owner
+        )
 
 
 def _session_from_row(row: Row) -> SessionRecord:

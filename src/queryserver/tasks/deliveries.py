@@ -185,14 +185,13 @@ where key in (
 returning key, kind, recipient, content, tries, now() as moment, owner, fence
 """
 
-_FENCED = "key = $1 and owner = $2 and fence = $3"
 _RECORD = f"""
 update deliveries set {DELIVERIES.released}, error = $4,
     delivered_at = case when $4 = '' then now() end,
     next_try_at = case when $5::interval is null then null else now() + $5::interval end
-where {_FENCED}
+where {DELIVERIES.fenced}
 """
-_RELEASE = f"update deliveries set {DELIVERIES.released}, tries = tries - 1 where {_FENCED}"
+_RELEASE = f"update deliveries set {DELIVERIES.released}, tries = tries - 1 where {DELIVERIES.fenced}"
 
 _ENDED = """
 select s.id, s.history_id, s.notify, s.connector, s.state, s.rows, s.message, s.user_id, u.email,
@@ -368,7 +367,7 @@ class Deliveries:
     async def _send(self, delivery: Delivery, lapses: int) -> None:
         """Send a delivery that was claimed when `Ownership.lapses` had the given value."""
         try:
-            with self._ownership.holding(DELIVERIES, delivery.key):
+            with self._ownership.holding(DELIVERIES, delivery.key, delivery.fence):
                 await self._send_and_record(delivery, lapses)
             # The next delivery to this receiver may have been waiting for this one.
             await self._fill(delivery.kind)

@@ -209,7 +209,7 @@ class TaskRunner:
         self._tasks = Tasks()
         self._is_stopping = False
         self._woken = asyncio.Event()
-        ownership.watch(TASKS, lambda: [str(task_id) for task_id in self._runs])
+        ownership.watch(TASKS)
 
     @property
     def active(self) -> int:
@@ -256,10 +256,11 @@ class TaskRunner:
         if claimed is None:
             return False
         log.info("task claimed", task=claimed.name, task_id=str(claimed.id), fence=claimed.fence)
-        if claimed.cancel_requested:  # the previous process died before it noticed the request
-            await self._record_end(claimed, _CANCELED)
-        else:
-            await self._run(claimed)
+        with owner.holding(TASKS, claimed.id, claimed.fence):
+            if claimed.cancel_requested:  # the previous process died before it noticed the request
+                await self._record_end(claimed, _CANCELED)
+            else:
+                await self._run(claimed)
         return True
 
     def notified(self, kind: str, subject: str) -> bool:

@@ -42,17 +42,15 @@ returning id, name, params, owner_id, owner, fence, cancel_requested_at is not n
 
 _CLAIMED_FIELDS = ("id", "params", "owner_id", "owner", "fence", "cancel_requested")
 
-_FENCED = "id = $1 and owner = $2 and fence = $3 and state = 'running'"
-
 _REPORT = f"""
-update tasks set progress = greatest(progress, $4), message = $5 where {_FENCED}
+update tasks set progress = greatest(progress, $4), message = $5 where {TASKS.fenced}
 returning cancel_requested_at is not null as cancel_requested
 """
 
 _FINISH = f"""
 update tasks set state = $4, ended_at = now(), message = $5, result = $6, {TASKS.released},
     progress = case when $4 = 'finished' then 100 else progress end
-where {_FENCED}
+where {TASKS.fenced}
 """
 
 # If a cancel is requested, the task ends instead of returning to the queue.
@@ -61,7 +59,7 @@ update tasks set {TASKS.released},
     state = case when cancel_requested_at is null then 'queued' else 'canceled' end,
     ended_at = case when cancel_requested_at is null then null else now() end,
     message = case when cancel_requested_at is null then '' else 'Canceled.' end
-where {_FENCED}
+where {TASKS.fenced}
 """
 
 _CANCEL = """

@@ -384,6 +384,20 @@ class TestUploadByTwoServers:
         assert servers.written() == b"new file"
         assert (await servers.second.state(ana, servers.client_uuid)).result == received.result
 
+    async def test_paused_server_does_not_write_the_file_of_an_upload_that_was_discarded(
+        self, servers: TwoServers
+    ) -> None:
+        """The other server claims the upload, but not its part."""
+        ana, old = servers.site.ana, Body(b"old", b" file")
+        first = asyncio.create_task(servers.first.receive(ana, servers.request(parts=0), old.pieces()))
+        await asyncio.wait_for(old.has_begun.wait(), 30)
+        await servers.pause()
+        await servers.second.discard(ana, servers.client_uuid)
+        old.may_end.set()
+        with pytest.raises(QueryServerError, match="took over part 0"):
+            await first
+        assert list(servers.site.shared.iterdir()) == []
+
     async def test_paused_server_that_was_not_replaced_receives_the_rest(self, servers: TwoServers) -> None:
         ana, slow = servers.site.ana, Body(b"new", b" file")
         first = asyncio.create_task(servers.first.receive(ana, servers.request(parts=0), slow.pieces()))

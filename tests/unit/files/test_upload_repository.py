@@ -22,6 +22,7 @@ from queryserver.files.model import (
 from queryserver.files.protocol import PartPlan, StoredPart
 from queryserver.files.repository import TransferRecords
 from queryserver.files.upload_repository import (
+    PART_UPLOADS,
     PARTS,
     NewUpload,
     PartUpload,
@@ -143,6 +144,22 @@ async def test_part_claimed_by_a_process_that_starts_is_not_claimed_by_an_earlie
     assert await database.value("select fence from part_upload_parts") == (fence or 0) + 1
 
 
+@pytest.mark.parametrize("claim", ["work", "removal"])
+async def test_upload_claimed_by_a_process_that_starts_is_not_claimed_by_an_earlier_query(
+    database: Database, uploads: PartUploads, claim: str
+) -> None:
+    upload = await opened(uploads, new(await user(database)))
+    fence = await uploads.claim(upload.id)
+    assert fence is not None
+    await died(database)
+    other = await process(database, "two")
+    if claim == "removal":
+        await database.execute("update part_uploads set expires_at = now() - interval '1 second'")
+    late = other.claim(upload.id) if claim == "work" else other.retire(upload.id)
+    assert await result_of_late_claim(database, PART_UPLOADS, late) is None
+    assert await database.value("select fence from part_uploads where user_id is not null") == fence + 1
+
+
 @pytest.mark.parametrize("ends", ["released", "died"])
 async def test_part_is_stored_once(database: Database, uploads: PartUploads, ends: str) -> None:
     """A process may receive the same part over several connections. Their claims differ in the fence."""
@@ -238,11 +255,32 @@ async def test_expired_upload_is_retired_unless_it_is_claimed(database: Database
     await database.execute("update part_uploads set expires_at = now() - interval '1 second'")
     async with uploads.holding(upload.id, fence):
         assert not await uploads.retire(upload.id)
-    assert await uploads.retire(upload.id)
+    retired = await uploads.retire(upload.id)
+    assert retired is not None
     await database.execute("update part_uploads set expires_at = now() + interval '1 hour'")
     assert await uploads.claim(upload.id) is None
+    await uploads.release(upload.id, retired)
     assert await uploads.retire(upload.id), "the parts could not be removed the first time"
     assert [found.id for found in await uploads.expired(limit=10)] == [upload.id]
+
+
+async def test_upload_that_the_command_cleanup_removes_is_claimed_by_no_other_process(
+    database: Database, uploads: PartUploads
+) -> None:
+    """The command sends no heartbeats, so its claim must be valid without them."""
+    upload = await opened(uploads, new(await user(database)))
+    command = PartUploads(database, Ownership(database, lease=timedelta(hours=1), name="command"))
+    fence = await uploads.claim(upload.id)
+    assert fence == 1
+    await database.execute("update part_uploads set expires_at = now() - interval '1 second'")
+    await died(database)
+    removed = await command.retire(upload.id)
+    assert removed == 2
+    assert await uploads.retire(upload.id) is None
+    assert await (await process(database, "two")).retire(upload.id) is None
+    assert not await uploads.record_staging(upload.id, fence, "place"), "the previous owner was only paused"
+    await database.execute("update part_uploads set claimed_until = now() - interval '1 second'")
+    assert await uploads.retire(upload.id) == 3, "the command has crashed"
 
 
 async def test_uploads_of_a_deleted_user_expire_immediately(database: Database, uploads: PartUploads) -> None:

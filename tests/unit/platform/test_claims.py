@@ -1,7 +1,7 @@
 """No claim takes a row from a process that starts and claims it while the query of the claim waits for a lock."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from types import ModuleType
 from typing import Any
 from uuid import UUID
@@ -66,6 +66,25 @@ async def add_engine(database: Database) -> None:
     await sessions.SessionRecords(database).hold_engine("elsewhere", owner="dead")
 
 
+async def add_session(database: Database) -> None:
+    record = sessions.SessionRecord(
+        id=1,
+        guid="guid",
+        user_id=1,
+        connector="elsewhere",
+        dialect="hive",
+        named=True,
+        properties=(),
+        settings={},
+        sealed_credentials=None,
+        owner="dead",
+        is_live=False,
+        idle=timedelta(hours=1),
+        last_used_at=datetime.now(UTC),
+    )
+    assert await sessions.SessionRecords(database).open(record, max_open=1)
+
+
 async def add_orphan(database: Database) -> None:
     await imports.UnfinishedTables(database).add(ORPHAN)
 
@@ -82,6 +101,11 @@ WAITING: dict[str, Case] = {
         sessions.ENGINE_OWNERS,
         add_engine,
         lambda database: sessions.SessionRecords(database).hold_engine("elsewhere", owner="two"),
+    ),
+    "sessions": (
+        sessions.SESSIONS,
+        add_session,
+        lambda database: sessions.SessionRecords(database).close_lost(owner="two"),
     ),
     "orphaned tables": (
         imports.ORPHANS,
@@ -133,6 +157,28 @@ async def fails(database: Database, case: Case, *, locks_rows: bool) -> None:
     await add(database)
     assert not await result_of_late_claim(database, table, claim(database), locks_rows=locks_rows)
     assert await database.value(f"select owner from {table.name}") == NEW
+
+
+async def test_former_owner_of_a_session_does_not_close_it(database: Database) -> None:
+    """The former owner was paused. Meanwhile, another process has opened the session again."""
+    await add_session(database)
+    records = sessions.SessionRecords(database)
+    assert await records.still_owned([], owner="dead") == [1]
+    await database.execute(f"update sessions set {sessions.SESSIONS.claimed('$1')}", "two")
+    assert await records.still_owned([1], owner="dead") == []
+    assert not await records.close(1, owner="dead")
+    assert await records.still_owned([], owner="two") == [1]
+
+
+async def test_fence_of_an_engine_does_not_start_again_after_a_release(database: Database) -> None:
+    records = sessions.SessionRecords(database)
+    for fence, owner in enumerate(("one", "two", "two"), start=1):
+        assert await records.hold_engine("elsewhere", owner=owner)
+        assert await records.engines_of(owner) == ["elsewhere"]
+        assert await database.value("select fence from engine_owners") == fence
+        await records.release_engines(owner=owner)
+        assert await records.engines_of(owner) == []
+        assert await database.value(f"select {sessions.ENGINE_OWNERS.claimable()} from engine_owners")
 
 
 @pytest.mark.parametrize("name", WAITING)

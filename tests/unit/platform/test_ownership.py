@@ -24,6 +24,7 @@ CLAIM_FREE = f"""update storage_operations set {OPERATIONS.claimed("$2")}
         limit {AFTER_LOCK.format(limit=1)} for update skip locked
     ) and {OPERATIONS.may_claim("$2")} returning fence"""
 WRITE = "update storage_operations set done = done + 1 where id = $1 and owner = $2 and fence = $3"
+RELEASE = f"update storage_operations set {OPERATIONS.released} where id = $1"
 ROW = "00000000-0000-4000-8000-000000000001"
 
 
@@ -235,13 +236,43 @@ async def test_row_that_its_process_does_not_work_on_is_released_after_a_lease(d
     assert await is_owned_after(2)
     assert await is_owned_after(1000)
     held.clear()
-    with one.holding(OPERATIONS, ROW):
-        assert await is_owned_after(1000)
     assert await is_owned_after(1000)  # seen for the first time
     assert await is_owned_after(29)
     assert not await is_owned_after(2)
     assert await database.execute(WRITE, ROW, one.id, fence) == 0
     assert await claimed(database, one) == (fence or 0) + 2
+
+
+async def test_row_that_is_not_released_after_the_work_is_expired_without_waiting_for_a_lease(
+    database: Database,
+) -> None:
+    one = Ownership(database, lease=LEASE, clock=Clock())
+    one.watch(OPERATIONS)
+    await one.beat(Role.SERVER, Load())
+    fence = await claimed(database, one)
+    assert fence is not None
+    with one.holding(OPERATIONS, ROW, fence):
+        await one.release_strays()
+        await one.release_strays()
+        assert await is_owned(database)
+    await one.release_strays()
+    assert await is_owned(database), "the release may be in progress"
+    await one.release_strays()
+    assert not await is_owned(database)
+    assert await database.execute(WRITE, ROW, one.id, fence) == 0
+
+
+async def test_row_that_is_claimed_again_after_the_work_is_not_expired(database: Database) -> None:
+    """The response to the second claim has not arrived yet, so nothing marks the row as worked on."""
+    one = Ownership(database, lease=LEASE, clock=Clock())
+    one.watch(OPERATIONS)
+    await one.beat(Role.SERVER, Load())
+    with one.holding(OPERATIONS, ROW, await claimed(database, one) or 0):
+        assert await one.release(RELEASE, ROW)
+    await claimed(database, one)
+    for _ in range(3):
+        await one.release_strays()
+    assert await is_owned(database)
 
 
 async def test_time_before_a_pause_does_not_count_for_a_row_whose_work_has_not_begun(database: Database) -> None:

@@ -372,6 +372,17 @@ async def test_short_database_outage_changes_nothing() -> None:
     assert run.owned.of(assignment).state is AVAILABLE
 
 
+async def test_statement_whose_record_cannot_be_written_for_a_lease_is_given_up() -> None:
+    run = Run()
+    assignment = run.owned.add("sleep 0.3 then rows 3")
+    task = asyncio.create_task(run.execution(assignment).run())
+    await until(lambda: run.engine.running == 1)
+    run.owned.down = True
+    await asyncio.wait_for(task, 60)
+    assert run.owned.of(assignment).outcome is None
+    assert run.owned.given_up == [assignment.claim.statement_id]
+
+
 async def test_log_lines_of_an_interrupted_report_are_written_at_the_end() -> None:
     run = Run()
     run.owned.lose_answer_of.add("report")

@@ -18,6 +18,7 @@ from queryserver.errors.base import DatabaseUnavailable
 from queryserver.errors.statements import OperationNotFound
 from queryserver.platform.database import Database, Notices, listening, open_database
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
+from queryserver.platform.ownership import Ownership
 from queryserver.sql.positions import Position
 from queryserver.statements.model import Claim, Outcome
 from queryserver.statements.owned_statements import OwnedStatements
@@ -128,6 +129,7 @@ async def finish(
     """Finish the statement as its worker does, or as the server itself does if `ends_here` is set."""
     owned = OwnedStatements(
         waiting.database,
+        Ownership(waiting.database, lease=timedelta(seconds=30)),
         PlainSealer(),
         notifies_ends=lambda: notifies_ends,
         on_final_status=waiting.signals.ended if ends_here else lambda _: None,
