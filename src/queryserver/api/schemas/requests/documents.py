@@ -127,7 +127,7 @@ class DocumentFields(Fields):
 class DocumentSnippet(Snippet):
     """A snippet of a notebook. Hue keeps the text with its variables in `statement_raw`."""
 
-    statement_raw: OptionalText = None
+    statement_raw: OptionalText = Field(default=None, description="Text of the statement; takes precedence.")
 
     @property
     def text(self) -> str:
@@ -137,12 +137,16 @@ class DocumentSnippet(Snippet):
 class DocumentNotebook(Fields):
     """A notebook, as create_notebook and get_document return it."""
 
-    uuid: OptionalText = None
-    version: Annotated[int, Integer(0, MAX_VERSION)] | None = None
-    name: Text = ""
-    description: Text | None = None
-    type: Text | None = None
-    snippets: ShortArray[tuple[Nested[DocumentSnippet], ...]] = ()
+    uuid: OptionalText = Field(default=None, description="UUID of the document; by default a new one is created.")
+    version: Annotated[int, Integer(0, MAX_VERSION)] | None = Field(
+        default=None, description="Version that the save changes; by default the stored one."
+    )
+    name: Text | None = Field(default=None, description="Name of the document.")
+    description: Text | None = Field(default=None, description="Description of the document.")
+    type: Text | None = Field(default=None, description="`query-<dialect>` names the connector if no snippet does.")
+    snippets: ShortArray[tuple[Nested[DocumentSnippet], ...]] = Field(
+        default=(), description="Snippets, of which at most one has a statement."
+    )
 
     @property
     def change(self) -> DocumentChange:
