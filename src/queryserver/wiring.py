@@ -23,10 +23,11 @@ from queryserver.connectors.repository import CHANGED as CONNECTORS_CHANGED
 from queryserver.connectors.repository import ConnectorRepository, matching_keys
 from queryserver.connectors.sources import configured_connectors, read_stored
 from queryserver.connectors.types import TYPES
-from queryserver.documents.build import document_service, trash_sweep
-from queryserver.documents.documents import Documents
 from queryserver.engines.protocol import Engine
 from queryserver.exports import tables
+from queryserver.exports.build import ExportServices, export_services
+from queryserver.exports.files import FileRows
+from queryserver.exports.model import FILES
 from queryserver.exports.session import Exports
 from queryserver.files.build import BUILDERS, Builder, StorageServices, open_storage
 from queryserver.files.model import Scheme
@@ -119,7 +120,6 @@ async def open_services(
         ).build()
         for clean_up in (storage.orphans.clean_up, import_files.area.clean_up, services.importing.janitor.clean_up):
             records.retention.add_clean_up_step(clean_up)
-        records.retention.add_clean_up_step(trash_sweep(settings, database))
         for running in _running(services, role, dsn=records.dsn, alone=alone):
             await stack.enter_async_context(running())
         await stack.enter_async_context(import_files.area.running(alone=alone))
@@ -156,12 +156,12 @@ class _ServiceBuilder:
             connection_tests=ConnectionTests(self.engine_builder, self.engines, self.stored_connectors, try_acquire),
             statements=self.statements,
             metadata=self.metadata,
-            documents=self.documents,
             searching=self.searching,
             storage=self.storage,
             importing=self._importing(),
+            exporting=self.exporting,
             configuration=configuration_services(
-                settings, database, self.connectors, self.storage.stores, self.documents, self.readiness
+                settings, database, self.connectors, self.storage.stores, self.readiness
             ),
             streams=resources.streams,
             request_limits=RequestLimits(RequestCounts(database), limit=calls_per_minute),
@@ -198,7 +198,7 @@ class _ServiceBuilder:
     @cached_property
     def statements(self) -> StatementServices:
         files = self.import_files
-        exports = Exports({tables.KIND: self._open_table})
+        exports = Exports({FILES: self._open_files, tables.KIND: self._open_table})
         hooks = RunnerHooks(
             self.metadata_cache.objects_changed, files.imports.session, files.import_lost.set, exports.session
         )
@@ -225,6 +225,10 @@ class _ServiceBuilder:
             begin_publishing=runner.owned.begin_publishing,
         )
 
+    def _open_files(self, assignment: Assignment, user: User) -> AbstractAsyncContextManager[FileRows]:
+        # Called when statements run, as `_open_table`.
+        return self.exporting.files.open(assignment, user)
+
     def _open_table(self, assignment: Assignment, user: User) -> AbstractAsyncContextManager[tables.TableSink]:
         # Called when statements run, because the table sinks use the services of statements.
         return self._table_sinks.open(assignment, user)
@@ -246,10 +250,6 @@ class _ServiceBuilder:
         )
 
     @cached_property
-    def documents(self) -> Documents:
-        return document_service(self.settings, self.records.database, self.connectors, self.statements.access)
-
-    @cached_property
     def searching(self) -> SearchServices:
         refresh = index_refresh(
             self.settings.metadata,
@@ -267,6 +267,17 @@ class _ServiceBuilder:
             resources=self.resources,
             feed=self.index_feed,
             refresh=refresh,
+        )
+
+    @cached_property
+    def exporting(self) -> ExportServices:
+        return export_services(
+            self.settings,
+            storage=self.storage,
+            users=self.accounts.directory,
+            connectors=self.connectors,
+            statements=self.statements,
+            threads=self.resources.threads,
         )
 
     def _importing(self) -> ImportServices:

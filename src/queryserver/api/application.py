@@ -31,9 +31,9 @@ from queryserver.api.middlewares import (
     answers_head,
 )
 from queryserver.api.routes import PlatformRoute
-from queryserver.api.v1 import admin, connector, documents, get_config, iam, importer, metadata, taskserver, token
+from queryserver.api.v1 import admin, connector, get_config, iam, importer, metadata, taskserver, token
+from queryserver.api.v1.editor import exports, results, statements, status
 from queryserver.api.v1.editor import metadata as editor_metadata
-from queryserver.api.v1.editor import results, statements, status
 from queryserver.api.v1.storage import changes, entries, uploads
 from queryserver.errors.base import QueryServerError
 from queryserver.platform.settings.tree import Settings
@@ -43,6 +43,7 @@ _ROUTERS = (
     status.router,
     statements.router,
     results.router,
+    exports.router,
     editor_metadata.router,
     entries.router,
     changes.router,
@@ -52,7 +53,6 @@ _ROUTERS = (
     get_config.context_router,
     get_config.optimizer,
     connector.router,
-    documents.router,
     importer.router,
     importer.detection_router,
     iam.router,

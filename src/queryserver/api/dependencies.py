@@ -25,8 +25,8 @@ from queryserver.catalog.plans import Plans
 from queryserver.connectors.connection_tests import ConnectionTests
 from queryserver.connectors.instances import StoredConnectors
 from queryserver.connectors.registry import Connectors
-from queryserver.documents.documents import Documents
 from queryserver.errors.base import InsufficientScope, admin_required
+from queryserver.exports.build import ExportServices
 from queryserver.files.access import FileSystems, StorageAudit, Stores
 from queryserver.files.directory_pages import Listings
 from queryserver.files.downloads import Excerpts, FileDownloads
@@ -57,7 +57,7 @@ from queryserver.statements.overview import StatementAdministration
 from queryserver.statements.result_reader import ResultReader
 from queryserver.statements.sessions import Sessions
 from queryserver.statements.status import StatementAccess, StatementControl, StatementHistory, StatementReader
-from queryserver.tasks.notifications import MailSender
+from queryserver.tasks.notifications import MailSender, Recipients
 from queryserver.tasks.schedules import Schedules
 from queryserver.tasks.submission import TaskService
 
@@ -369,9 +369,6 @@ PlansDep = Annotated[Plans, _service(lambda services: services.metadata.plans)]
 MetadataSearchDep = Annotated[MetadataSearch, _service(lambda services: services.searching.search)]
 SamplesDep = Annotated[Samples, _service(lambda services: services.metadata.samples)]
 
-# Documents
-DocumentsDep = Annotated[Documents, _service(lambda services: services.documents)]
-
 # Connectors
 ConnectionTestsDep = Annotated[ConnectionTests, _service(lambda services: services.connection_tests)]
 ConnectorsDep = Annotated[Connectors, _service(lambda services: services.connectors)]
@@ -402,6 +399,9 @@ ImportUploadsDep = Annotated[ImportUploads, _service(lambda services: services.i
 PreviewsDep = Annotated[Previews, _service(lambda services: services.importing.previews)]
 TableCreationsDep = Annotated[TableCreations, _service(lambda services: services.importing.tables)]
 
+# Exports
+ExportsDep = Annotated[ExportServices, _service(lambda services: services.exporting)]
+
 # Users and tokens
 ApiTokensDep = Annotated[ApiTokens, _service(lambda services: services.accounts.api_tokens)]
 LoginsDep = Annotated[Logins, _service(lambda services: services.accounts.logins)]
@@ -410,6 +410,7 @@ UsersDep = Annotated[Users, _service(lambda services: services.users)]
 
 # Tasks and schedules
 EnabledTasksDep = Annotated[TaskService, _service(_enabled_tasks)]
+RecipientsDep = Annotated[Recipients, _service(lambda services: services.scheduling.recipients)]
 MailsDep = Annotated[MailSender, _service(lambda services: services.scheduling.mails)]
 SchedulesDep = Annotated[Schedules, _service(lambda services: services.scheduling.schedules)]
 TasksDep = Annotated[TaskService, _service(lambda services: services.tasks.service)]

@@ -5,21 +5,25 @@ The runner uses this session in place of the one whose rows it reads. The statem
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, aclosing, suppress
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
 import pyarrow as pa
 
+from queryserver import errors
 from queryserver.engines.protocol import EngineSession, OperationHandle, OperationState
-from queryserver.errors.statements import EngineError, rejected_by_rule
+from queryserver.errors.base import QueryServerError
+from queryserver.errors.files import InsufficientStorage
+from queryserver.errors.statements import EngineError, StatementRejected, rejected_by_rule
 from queryserver.exports.model import SUMMARY_COLUMNS, RowSink
 from queryserver.identity.model import User
 from queryserver.sql.markers import BoundStatement
 from queryserver.statements.job_session import JobReport, JobSession
 from queryserver.statements.model import Assignment
 from queryserver.statements.states import LimitSource
+from queryserver.statements.stored_session import StoredSession
 
 SinkOpener: TypeAlias = Callable[[Assignment, User], AbstractAsyncContextManager[RowSink]]
 """Opens the destination of a statement, with the rights of its user. Raises QueryServerError."""
@@ -51,8 +55,9 @@ class Exports:
         if opener is None:
             raise rejected_by_rule("This server does not know the destination of this statement.")
         limit = assignment.row_limit if assignment.limit_source is LimitSource.CALLER else None
+        _require_whole(assignment, source)
         # Opened first: a destination that cannot be written is refused before the statement is sent.
-        async with opener(assignment, user) as sink:
+        async with _outcomes(), opener(assignment, user) as sink:
             handle = await source.submit(statement)
             try:
                 await _wait_for_rows(source, handle, report)
@@ -66,6 +71,28 @@ class Exports:
                 raise
             finally:
                 await asyncio.shield(source.close(handle))
+
+
+def _require_whole(assignment: Assignment, source: EngineSession) -> None:
+    """Raise an error for a stored result that a limit of the server has truncated, unless the caller allows it."""
+    allowed = (assignment.destination or {}).get("allow_truncated", False)
+    if isinstance(source, StoredSession) and source.source.warning and not allowed:
+        raise errors.recreate_error(
+            StatementRejected,
+            "truncated",
+            f"{source.source.warning} To export the rows that were kept, add allow_truncated=true.",
+        )
+
+
+@asynccontextmanager
+async def _outcomes() -> AsyncGenerator[None]:
+    """Turn all errors into outcomes of the statement, with their codes."""
+    try:
+        yield
+    except (EngineError, InsufficientStorage):
+        raise
+    except QueryServerError as error:
+        raise errors.recreate_error(StatementRejected, error.code, error.message, error.details) from error
 
 
 async def _wait_for_rows(source: EngineSession, handle: OperationHandle, report: JobReport) -> None:

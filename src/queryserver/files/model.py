@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -275,6 +276,18 @@ _NAME, _FILE = f"{RESERVED_PREFIX}name_", f"{RESERVED_PREFIX}file_"
 _ESCAPED = re.compile(rf"(?:{re.escape(_NAME)}|{re.escape(_FILE)})(?:[0-9a-f]{{2}})*")
 
 
+_STAGED_FOLDER = re.compile(re.escape(RESERVED_PREFIX) + "folder_[0-9a-f]{32}")
+
+
+def staged_folder_name() -> str:
+    """Return a new reserved name, under which a folder is filled before it gets its final name."""
+    return f"{RESERVED_PREFIX}folder_{secrets.token_hex(16)}"
+
+
+def is_staged_folder(name: str) -> bool:
+    return _STAGED_FOLDER.fullmatch(name) is not None
+
+
 class Escapes(StrEnum):
     """Which names of a store must be escaped in paths."""
 
@@ -333,19 +346,24 @@ def names_of(path: str, *, escapes: bool = False) -> tuple[str, ...]:
     """Split a path relative to a store's root into names, outermost first. The root is the empty path and has no names.
 
     Nothing is normalized: the store receives exactly the names checked here. Every adapter calls this function, so that
-    unchecked paths never reach a store. If `escapes` is set, escaped names are accepted, and the adapter must check the
-    names they stand for. Raises InvalidPath.
+    unchecked paths never reach a store. Names of staged folders are accepted, but clients cannot send them. If
+    `escapes` is set, escaped names are accepted, and the adapter must check the names they stand for. Raises
+    InvalidPath.
     """
     if not path:
         return ()
     names = tuple(path.split("/"))
-    if not all(is_name(name) or (escapes and is_escaped(name)) for name in names):
-        raise errors.InvalidPath(
-            "The path contains an empty, relative, reserved or overlong name, or a character that is not allowed."
-        )
+    if not all(is_name(name) or is_staged_folder(name) or (escapes and is_escaped(name)) for name in names):
+        raise _invalid_name()
     if len(path.encode()) > MAX_PATH_BYTES:
         raise errors.InvalidPath(f"The path is longer than {MAX_PATH_BYTES} bytes.")
     return names
+
+
+def _invalid_name() -> errors.InvalidPath:
+    return errors.InvalidPath(
+        "The path contains an empty, relative, reserved or overlong name, or a character that is not allowed."
+    )
 
 
 def is_name(name: str) -> bool:
@@ -482,6 +500,8 @@ class PathReader:
         names = [name for name in rest.split("/") if name not in {"", "."}]
         if scheme is Scheme.OFS and names and names[0] not in self.ozone_services:
             raise errors.UnknownAuthority("The path names an Ozone service that is not configured.")
+        if any(map(is_staged_folder, names)):
+            raise _invalid_name()
         names_of("/".join(names), escapes=True)
         if any(map(decodes_to_dots, names)):
             raise errors.InvalidPath("The path contains encoded dots.")

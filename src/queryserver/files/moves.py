@@ -269,7 +269,7 @@ class Moves:
         try:
             destination = self._destination(caller, request)
             source = destination.source.path
-            if request.kind is TransferKind.COPY or not _can_rename(destination.source, destination.requested):
+            if request.kind is TransferKind.COPY or not can_rename(destination.source, destination.requested):
                 targets = destination.possible_targets
                 claimed = await self._transfers.claim_unfinished(caller.user.id, request.kind, source, targets)
                 if claimed is not None:
@@ -279,7 +279,7 @@ class Moves:
             transfer = Transfer(
                 caller.user.id, caller.acting, request.kind, source, target.path, overwrite=existing is not None
             )
-            work = partial(self._begin, caller, transfer, (destination.source, target), entry)
+            work = partial(self.move, caller, transfer, (destination.source, target), entry)
             return PreparedTransfer(request.kind, source, target.path, work)
         except errors.QueryServerError as error:
             self._audit.record(caller, f"storage.{request.kind}", request.source, error.code)
@@ -385,7 +385,7 @@ class Moves:
         stripped = requested.at(requested.path.parent.child(name))
         return stripped, None if name == requested.path.name else await stripped.find()
 
-    async def _begin(
+    async def move(
         self,
         caller: Caller,
         transfer: Transfer,
@@ -393,9 +393,10 @@ class Moves:
         entry: FileStatus,
         progress: Progress,
     ) -> TransferResult:
+        """Perform a checked transfer of `entry` from the first location to the second."""
         source, target = locations
         storage = source.storage
-        is_rename_possible = transfer.kind is not TransferKind.COPY and _can_rename(source, target)
+        is_rename_possible = transfer.kind is not TransferKind.COPY and can_rename(source, target)
         if is_rename_possible and isinstance(storage, RenamingStorage):
             progress.expect(1)
             if transfer.overwrite:
@@ -411,7 +412,8 @@ class Moves:
             return await self._transfers.begin(transfer, locations, entry, progress)
 
 
-def _can_rename(source: Location, target: Location) -> bool:
+def can_rename(source: Location, target: Location) -> bool:
+    """Return whether one atomic rename moves an entry between these locations."""
     return (
         source.path.scheme is target.path.scheme
         and isinstance(source.storage, RenamingStorage)

@@ -122,7 +122,7 @@ class SessionFiles:
 
 
 @dataclass(frozen=True, slots=True)
-class _RequestedPath:
+class RequestedPath:
     """A path, and the form in which the statement wrote it."""
 
     path: StoragePath
@@ -250,20 +250,11 @@ class CallerFiles:
         requested = self._requested_path(path)
         with self._event(_WRITE, requested) as details:
             location = await self._target(requested, overwrite=overwrite)
-            async with self._writing(), self._access.orphans.recorded_write(self._caller, requested.path):
-                body = _Body(requested.text, self._access.rules.max_bytes)
-                task = self._stored(location, body, overwrite=overwrite)
-                body.attach(task)
-                try:
-                    yield body
-                    await body.finish()
-                    self._require_running()
-                    status = await task
-                finally:
-                    await self._abort(task)
+            async with self._storing(location, requested.text, overwrite=overwrite) as body:
+                yield body
             details.size_bytes = body.size_bytes
             self._forget(requested.path)
-            self._written[requested.path] = status
+            self._written[requested.path] = body.stored
 
     async def make_directory(self, path: str) -> None:
         requested = self._requested_path(path)
@@ -274,7 +265,7 @@ class CallerFiles:
                 if not found.is_directory:
                     raise errors.PathExists(f"{requested.text} exists and is not a directory.")
                 return
-            _require_new_name(requested.path, is_directory=True)
+            require_new_name(requested.path, is_directory=True)
             await check_new_parents(location)
             if requested.path.scheme in OBJECT_STORES and len(requested.path.names) > 1:
                 # The first file creates the directory. A marker object per partition would remain forever.
@@ -296,15 +287,15 @@ class CallerFiles:
             self._forget(requested.path)
             del self._written[requested.path]
 
-    def _requested_path(self, text: str) -> _RequestedPath:
+    def _requested_path(self, text: str) -> RequestedPath:
         stores = self._access.stores
         try:
             path = stores.path(text)
         except errors.QueryServerError as error:
             raise error_about(text, stores.with_available_stores(error, self._caller)) from None
-        return _RequestedPath(path, PathSpelling.read(text, path))
+        return RequestedPath(path, PathSpelling.read(text, path))
 
-    def _location(self, requested: _RequestedPath, scope: Scope) -> Location:
+    def _location(self, requested: RequestedPath, scope: Scope) -> Location:
         """Return the path together with its store. Raises PermissionDenied if the API token, the connector or the user
         does not permit the access.
         """
@@ -336,7 +327,7 @@ class CallerFiles:
             return None
         return found if found.is_file else None
 
-    async def _readable_file(self, requested: _RequestedPath) -> FileStatus:
+    async def _readable_file(self, requested: RequestedPath) -> FileStatus:
         """Return the file if the caller may read it. The first check of each path records an audit event."""
         readable = self._readable.get(requested.path)
         if readable is not None:
@@ -353,7 +344,7 @@ class CallerFiles:
             self._readable.put(requested.path, status)
             return status
 
-    async def _target(self, requested: _RequestedPath, *, overwrite: bool) -> Location:
+    async def _target(self, requested: RequestedPath, *, overwrite: bool) -> Location:
         """Check the target of a write as for an upload (Contract storage 9.1). Raises PathExists, InvalidName, and the
         errors of `UploadRules.admit` and `UploadRules.target`.
         """
@@ -362,7 +353,7 @@ class CallerFiles:
         path = requested.path
         if path.is_root:
             raise errors.PathExists(f"{requested.text} already exists.")
-        _require_new_name(path, is_directory=False)
+        require_new_name(path, is_directory=False)
         return await self._access.rules.target(self._caller, path.parent, path.name, overwrite=overwrite)
 
     @asynccontextmanager
@@ -380,7 +371,22 @@ class CallerFiles:
         finally:
             self._access.open_writes -= 1
 
-    def _stored(self, location: Location, body: "_Body", *, overwrite: bool) -> "asyncio.Task[FileStatus]":
+    @asynccontextmanager
+    async def _storing(self, location: Location, text: str, *, overwrite: bool) -> AsyncGenerator["FileBody"]:
+        """Store the bytes sent in the block as one file. `text` is the path in error messages."""
+        async with self._writing(), self._access.orphans.recorded_write(self._caller, location.path):
+            body = FileBody(text, self._access.rules.max_bytes)
+            task = self._stored(location, body, overwrite=overwrite)
+            body.attach(task)
+            try:
+                yield body
+                await body.finish()
+                self._require_running()
+                await task
+            finally:
+                await self._abort(task)
+
+    def _stored(self, location: Location, body: "FileBody", *, overwrite: bool) -> "asyncio.Task[FileStatus]":
         """Start a task that stores the body. The target has just been checked."""
         storage = location.storage
         write = storage.write_checked if isinstance(storage, CheckedWrites) else storage.write
@@ -402,7 +408,7 @@ class CallerFiles:
         self._readable.pop(path)
 
     @contextmanager
-    def _event(self, operation: str, requested: _RequestedPath) -> Generator[AuditDetails]:
+    def _event(self, operation: str, requested: RequestedPath) -> Generator[AuditDetails]:
         """Record one audit event for the block, and add the path to the messages of its errors."""
         with (
             self._access.audit.event(self._caller, operation, requested.path, facts=self._facts) as details,
@@ -411,7 +417,7 @@ class CallerFiles:
             yield details
 
     @contextmanager
-    def _failures(self, operation: str, requested: _RequestedPath) -> Generator[None]:
+    def _failures(self, operation: str, requested: RequestedPath) -> Generator[None]:
         """Add the path to the messages of the block's errors. Record an audit event only if access is denied."""
         try:
             with _errors_about(requested):
@@ -421,7 +427,7 @@ class CallerFiles:
             raise
 
 
-class _Body:
+class FileBody:
     """Implements `FileSink`: a queue between the statement, which sends chunks, and the task that stores them."""
 
     def __init__(self, path: str, max_bytes: int | None) -> None:
@@ -436,6 +442,13 @@ class _Body:
 
     def attach(self, writer: "asyncio.Task[FileStatus]") -> None:
         self._writer = writer
+
+    @property
+    def stored(self) -> FileStatus:
+        """The stored file, once the store has accepted it."""
+        if self._writer is None:
+            raise errors.StorageError("The file has not been written.")
+        return self._writer.result()
 
     async def send(self, data: bytes) -> None:
         """Send bytes to the store. Raises file_too_large and the store's errors."""
@@ -505,7 +518,7 @@ def _reject_link(path: StoragePath, status: FileStatus) -> FileStatus:
     return status
 
 
-def _require_new_name(path: StoragePath, *, is_directory: bool) -> None:
+def require_new_name(path: StoragePath, *, is_directory: bool) -> None:
     """Check a new entry's name. Surrounding whitespace also raises InvalidName, because the statement would use the
     name exactly as written.
     """
@@ -514,7 +527,7 @@ def _require_new_name(path: StoragePath, *, is_directory: bool) -> None:
 
 
 @contextmanager
-def _errors_about(requested: _RequestedPath) -> Generator[None]:
+def _errors_about(requested: RequestedPath) -> Generator[None]:
     try:
         yield
     except errors.QueryServerError as error:

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from uuid import UUID, uuid4
@@ -13,10 +13,10 @@ import structlog
 from pydantic import TypeAdapter
 
 from queryserver.errors.base import DatabaseUnavailable, QueryServerError
-from queryserver.errors.files import DirectoryNotEmpty, StorageError, StorageNotConfigured, part_conflict
+from queryserver.errors.files import DirectoryNotEmpty, PathNotFound, StorageError, StorageNotConfigured, part_conflict
 from queryserver.files.access import Caller, Stores
-from queryserver.files.model import FileStatus, Scheme, StoragePath, StorageUser
-from queryserver.files.protocol import PartPlan, StoredPart, UnlistedUploads
+from queryserver.files.model import FileStatus, Scheme, StoragePath, StorageUser, is_staged_folder
+from queryserver.files.protocol import PartPlan, Storage, StoredPart, UnlistedUploads
 from queryserver.files.repository import TRANSFERS
 from queryserver.platform.database import Connection, Database
 from queryserver.platform.ownership import OwnedTable, Ownership
@@ -567,6 +567,8 @@ class OrphanSweep:
         try:
             storage, age_s = self._stores.as_user(write.directory.scheme, write.user), age.total_seconds()
             removed = await storage.sweep_orphans(write.directory.path, age_s)
+            if is_staged_folder(write.name):
+                await _delete_folder(storage, write.directory.child(write.name).path)
             if write.name and isinstance(storage, UnlistedUploads):
                 removed += await storage.abort_unlisted_uploads(write.directory.child(write.name).path, age_s)
             log.info("directory swept", scheme=write.directory.scheme, removed=removed)
@@ -580,3 +582,8 @@ class OrphanSweep:
             log.info("directory cannot be swept", scheme=write.directory.scheme, code=error.code)
         await self._writes.end(write.id)
         return True
+
+
+async def _delete_folder(storage: Storage, path: str) -> None:
+    with suppress(PathNotFound):
+        await storage.delete(path, recursive=True)

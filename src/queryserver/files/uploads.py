@@ -63,6 +63,17 @@ class UploadRules:
             raise PathExists(f"{location.path} already exists.")
         return location
 
+    async def folder(self, caller: Caller, path: StoragePath, *, file_name: str) -> Location:
+        """Check the target of a new folder whose files have names such as `file_name`, and return its location. An
+        existing entry is not checked.
+
+        Raises the errors of `target`, except PathExists.
+        """
+        parent = self._stores.location(caller, path.parent)
+        await parent.require_directory_of_files()
+        self._extensions.check(file_name)
+        return parent.at(parent.path.child(checked_new_name(path.name, is_directory=True)))
+
 
 class UploadSpace:
     """Determines how many bytes a user may upload. `staging_area` is the local root, or None if not configured."""

@@ -121,7 +121,7 @@ def import_services(
         previews,
         connectors=connectors,
         credentials=statements.credentials,
-        submissions=statements.import_submissions,
+        submissions=statements.job_submissions,
         lookups=metadata.lookups,
     )
     janitor = ImportJanitor(

@@ -37,9 +37,9 @@ from queryserver.imports.model import (
 )
 from queryserver.imports.preview import Previews
 from queryserver.imports.uploads import ImportFile, ImportSources
+from queryserver.statements.job_submission import JobSubmissions, NewJob
 from queryserver.statements.model import RecordedStatement
 from queryserver.statements.session_options import SessionCredentials
-from queryserver.statements.submission import ImportSubmissions, NewImport
 
 log = structlog.get_logger(__name__)
 
@@ -349,14 +349,14 @@ class TableCreations:
     previews: Previews
     connectors: Connectors
     credentials: SessionCredentials
-    submissions: ImportSubmissions
+    submissions: JobSubmissions
     lookups: Lookups
 
     async def create(self, user: User, request: TableRequest) -> CreatedImport:
         """Check the request as far as possible without importing, and record the import as a statement.
 
         Raises import_connector_not_found, invalid_dialect, import_target_denied, invalid_columns, table_exists, the
-        errors of `Previews` and `ImportSources` (reading the file), and the errors of `ImportSubmissions` (recording
+        errors of `Previews` and `ImportSources` (reading the file), and the errors of `JobSubmissions` (recording
         the import).
         """
         connector = await self._connector(user, request.connector)
@@ -371,7 +371,7 @@ class TableCreations:
         file = await self.sources.find(user, request.origin, request.file_path)
         plan = await self._plan(user, request, file, connector.dialect)
         text = history_text(plan, connector.dialect)
-        new_import = NewImport(text, plan.database, stored_plan(plan), request.idempotency_key)
+        new_import = NewJob(text, plan.database, stored_plan(plan), idempotency_key=request.idempotency_key)
         target, target_name = plan.target, plan.target_name
         recorded = None
         if new_import.idempotency_key is not None:

@@ -228,6 +228,8 @@ class Threads:
     """Reading workbook rows for import previews."""
     unpacking: FairThreads
     """Decompressing files that are viewed."""
+    exporting: Executor
+    """Encoding the files of exports."""
 
 
 @contextmanager
@@ -252,4 +254,5 @@ def open_threads() -> Generator[Threads]:
             indexing=pool("indexing"),
             importing=fair("import-previews"),
             unpacking=fair("unpacking", 4),
+            exporting=pool("exporting"),
         )

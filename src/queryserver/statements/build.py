@@ -28,6 +28,7 @@ from queryserver.sql.statements import StatementChooser
 from queryserver.statements.downloads import Downloads, ResultTables
 from queryserver.statements.external_access import ExternalData
 from queryserver.statements.forwarding import WorkForwarder
+from queryserver.statements.job_submission import JobSubmissions
 from queryserver.statements.overview import StatementAdministration
 from queryserver.statements.owned_statements import OwnedStatements
 from queryserver.statements.repository import StatementRecords, statement_ends
@@ -47,7 +48,7 @@ from queryserver.statements.session_options import ParameterSealer, SessionChoos
 from queryserver.statements.session_repository import ENGINE_OWNERS, SESSIONS, SessionRecords
 from queryserver.statements.sessions import Sessions
 from queryserver.statements.status import StatementAccess, StatementControl, StatementHistory, StatementReader
-from queryserver.statements.submission import ImportSubmissions, StatementRecorder, Submissions
+from queryserver.statements.submission import StatementRecorder, Submissions
 
 log = structlog.get_logger(__name__)
 
@@ -103,7 +104,7 @@ class StatementServices:
 
     access: StatementAccess
     submissions: Submissions
-    import_submissions: ImportSubmissions
+    job_submissions: JobSubmissions
     reader: StatementReader
     result_reader: ResultReader
     downloads: Downloads
@@ -172,7 +173,7 @@ class StatementBuilder:
         return StatementServices(
             access=self._access,
             submissions=self._submissions,
-            import_submissions=ImportSubmissions(
+            job_submissions=JobSubmissions(
                 recorder=self._recorder,
                 connectors=self.connectors,
                 credentials=self._credentials,

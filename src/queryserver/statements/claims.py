@@ -104,7 +104,7 @@ class StatementClaims:
             outcome = _OUTCOME_UNKNOWN if user is None or assignment.resumption is None else None
         elif user is None:
             refusal = "The user is no longer active."
-        elif connector and connector.read_only:
+        elif connector and connector.read_only and assignment.source_operation is None:
             refusal = read_only_refusal(assignment.statement, assignment.dialect)
         if refusal is not None:
             outcome = Outcome(StatementState.FAILED, error_code="rejected", message=refusal)

@@ -1,6 +1,6 @@
 """Chooses, records and starts the statement of an execute call (Contract editor 4, 5)."""
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from types import MappingProxyType
@@ -15,25 +15,9 @@ from queryserver.platform.logs import AUDIT
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.sql.markers import StatementParameters
 from queryserver.sql.parameters import Parameters
-from queryserver.sql.statements import (
-    Choice,
-    PreviousStatement,
-    StatementChooser,
-    is_short,
-    read_only_refusal,
-    statement_hash,
-)
+from queryserver.sql.statements import Choice, PreviousStatement, StatementChooser, is_short, read_only_refusal
 from queryserver.statements import model
-from queryserver.statements.model import (
-    Claim,
-    IdempotencyKey,
-    NewStatement,
-    Outcome,
-    RecordedStatement,
-    StatementHandle,
-    new_session_guid,
-    opaque_token,
-)
+from queryserver.statements.model import Claim, NewStatement, Outcome, RecordedStatement
 from queryserver.statements.owned_statements import OwnedStatements
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.runner import StatementDispatcher
@@ -83,6 +67,8 @@ class Submission:
     """Whether to run all statements of the script, starting with the chosen one."""
     notify_url: str | None = None
     """URL that receives a signed request when the statement ends. Must be checked by the caller of `submit`."""
+    destination: Mapping[str, Any] | None = None
+    """Where the rows go instead of into the statement's result (`exports/model.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +135,7 @@ class _Request:
             sorted(fields.settings.items()),
             [previous.statement_id, previous.has_more_statements, previous.statement_hash] if previous else None,
             *(["run_all"] if fields.run_all else []),
+            *([fields.destination] if fields.destination else []),
         )
 
 
@@ -183,7 +170,9 @@ class StatementRecorder:
         script's first statement.
         """
         first = first_statement or new
-        refusal = read_only_refusal(first.handle.statement, connector.dialect) if connector.read_only else None
+        refusal = None
+        if connector.read_only and first.source_operation is None:
+            refusal = read_only_refusal(first.handle.statement, connector.dialect)
         if refusal is not None and first.owner is None and not is_bound:
             first = replace(first, owner=self.dispatcher.owner)  # rejecting it needs no worker
         if refusal is None and first_statement is None:
@@ -228,12 +217,14 @@ class Submissions:
         user: User,
         submission: Submission,
         *,
+        check_destination: Callable[[], Awaitable[object]] | None = None,
         before_recording: Callable[[], object] | None = None,
         choice_scope: Callable[[ChoiceCall], ChoiceCall] | None = None,
     ) -> model.RecordedStatement:
         """Record and start one or all statements of the script, or return the record with the same idempotency key.
 
-        `before_recording` is called once the request is known to be valid and new, and may raise. `choice_scope` wraps
+        `check_destination` checks the destination of a new request, and may raise. `before_recording` is called once
+        the request is known to be valid and new, and may raise. `choice_scope` wraps
         the choice of the statement, which is slow for a large script, and may cancel it.
 
         Raises InvalidRequest, PayloadTooLarge, OperationNotFound, UnknownDialect, session_not_found, Conflict,
@@ -249,6 +240,8 @@ class Submissions:
         values = await self._values(request, choice)
         if choice.is_over:
             raise errors.NoMoreStatements
+        if check_destination is not None:
+            await check_destination()
         if submission.run_all:
             require_few_statements(choice, self.limits)
         await self.credentials.required(user, connector)
@@ -412,7 +405,7 @@ class Submissions:
         user, fields, inherited, connector = request.user, request.fields, request.inherited, request.connector
         script_id = inherited.script_id if inherited is not None and fields.script is None else None
         warning = None if fields.run_all else remaining_statements_warning(choice.index, choice.count)
-        row_limit, limit_source = model.effective_row_limit(self.limits, request.limit, choice.literal_limit)
+        row_limit, limit_source = self._row_limit(request, choice)
         return model.NewStatement(
             id=uuid4(),
             user_id=user.id,
@@ -427,6 +420,7 @@ class Submissions:
             limit_source=limit_source,
             timeout=request.timeout,
             has_result_set=choice.has_result_set,
+            destination=fields.destination,
             in_history=fields.in_history,
             in_named_session=session.is_named,
             keeps_session=session.is_shared or (choice.index < choice.count - 1 and not session.is_named),
@@ -443,6 +437,14 @@ class Submissions:
             sealed_parameters=None if values is None else self.parameters.seal(values),
             parameter_count=0 if values is None else choice.markers.own,
         )
+
+    def _row_limit(self, request: _Request, choice: Choice) -> tuple[int, LimitSource]:
+        """Return the row limit. The limits of stored results do not apply to rows that go to a destination."""
+        if request.fields.destination is not None and request.limit is not None:
+            return request.limit, LimitSource.CALLER
+        if request.fields.destination is not None:
+            return self.limits.result_max_rows, LimitSource.MAXIMUM
+        return model.effective_row_limit(self.limits, request.limit, choice.literal_limit)
 
 
 def remaining_statements_warning(index: int, count: int) -> str | None:
@@ -477,71 +479,3 @@ def _require_short_fields(submission: Submission) -> None:
             raise errors.InvalidParameter(f"{name}: at most {_MAX_NAME_CHARACTERS} characters.")
     if sum(len(value) for value in submission.settings.values()) > _MAX_SETTINGS_CHARACTERS:
         raise errors.InvalidParameter(f"settings: at most {_MAX_SETTINGS_CHARACTERS} characters together.")
-
-
-@dataclass(frozen=True, slots=True)
-class NewImport:
-    """An import to be recorded. `text` appears in histories, and the runner executes `plan`."""
-
-    text: str
-    database: str | None
-    plan: Mapping[str, Any]
-    idempotency_key: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImportSubmissions:
-    """Records imports and starts them as statements."""
-
-    recorder: StatementRecorder
-    connectors: Connectors
-    credentials: SessionCredentials
-    limits: EditorSettings
-
-    async def replay(self, user: User, connector: Connector, new: NewImport) -> RecordedStatement | None:
-        """Return the import that is already recorded under the same key, if any. Raises idempotency_conflict."""
-        key = _import_key(new, connector)
-        recorded = await self.recorder.records.find_replay(user.id, key) if key is not None else None
-        return RecordedStatement(recorded, is_replay=True) if recorded is not None else None
-
-    async def submit(self, user: User, connector: Connector, new: NewImport) -> RecordedStatement:
-        """Record an import and start it. Raises too_many_statements, quota_exceeded, idempotency_conflict."""
-        data = self.connectors.data_of(connector)
-        *lines, last_line = new.text.split("\n")
-        handle = StatementHandle(
-            statement=new.text,
-            statement_index=0,
-            statements_count=1,
-            position=(0, 0, len(lines), max(len(last_line) - 1, 0)),
-            statement_hash=statement_hash(new.text),
-            guid=opaque_token(),
-            secret=opaque_token(),
-            session_id=await self.recorder.records.new_session_id(),
-            session_guid=new_session_guid(),
-        )
-        statement = NewStatement(
-            id=uuid4(),
-            user_id=user.id,
-            connector=connector.key,
-            dialect=connector.dialect,
-            handle=handle,
-            database=new.database,
-            row_limit=1,
-            timeout=connector.limits.statement_timeout,
-            has_result_set=True,
-            owner=await self.recorder.dispatcher.owner_for(data, session_owner=None),
-            limits=self.limits,
-            idempotency=_import_key(new, connector),
-            import_plan=new.plan,
-            notify=self.recorder.notification(None),
-            token=self.credentials.sealed_token(user, connector) if user.external_token else None,
-            api_token=user.api_token,
-        )
-        return await self.recorder.record(
-            user, connector, statement, audited_as="import.start", is_bound=data is not None
-        )
-
-
-def _import_key(new: NewImport, connector: Connector) -> IdempotencyKey | None:
-    key = new.idempotency_key
-    return IdempotencyKey.of(key, "import", connector.key, new.plan) if key is not None else None

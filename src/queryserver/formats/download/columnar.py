@@ -56,6 +56,40 @@ def _writable_type(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
+class FileSchema:
+    """The schema of files whose rows arrive one batch at a time: the common schema of the types known at the start.
+
+    If no types are known, the first batch determines them. All methods block.
+    """
+
+    def __init__(self, columns: tuple[Column, ...], known: Iterable[pa.Schema] = ()) -> None:
+        self._columns = columns
+        self._admitted = {schema.remove_metadata() for schema in known}
+        self._schema = common_schema(columns, self._admitted) if self._admitted else None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the file. Without any batch, it comes from the declared types."""
+        return self._schema or common_schema(self._columns, ())
+
+    def admit(self, schema: pa.Schema) -> None:
+        """Check that the file can represent rows of this type. Raises InvalidParameter."""
+        schema = schema.remove_metadata()
+        if schema in self._admitted:
+            return
+        admitted = {*self._admitted, schema}
+        common = common_schema(self._columns, admitted)
+        if self._schema is None:
+            self._schema = common
+        for column, fixed, wanted in zip(self._columns, self._schema.types, common.types, strict=True):
+            if wanted != fixed != _TEXT:  # every value can be written as text
+                raise InvalidParameter(
+                    f"format: the column {column.name!r} has values of the type {wanted} after values of the type"
+                    f" {fixed}; cast the column to one type, or use csv or ndjson."
+                )
+        self._admitted = admitted
+
+
 def cast_batch(batch: pa.RecordBatch, columns: tuple[Column, ...], schema: pa.Schema) -> pa.RecordBatch:
     arrays = [_cast(*of_column) for of_column in zip(batch.columns, columns, schema.types, strict=True)]
     return pa.record_batch(arrays, schema=schema)
@@ -224,21 +258,21 @@ def _decimal(precision: int, scale: int) -> pa.DataType | None:
 
 
 class ArrowEncoder(Encoder):
-    """Writes an Arrow IPC stream or file. Buffers are compressed only if `is_packed` is set, because some readers do
-    not support compression.
+    """Writes an Arrow IPC stream or file. Buffers are compressed only if `codec` is set, because some readers do not
+    support compression.
 
     The file format (Feather version 2) is the stream between a magic number and a footer that lists the offset of each
     batch, which takes about 24 bytes of memory per batch.
     """
 
     def __init__(
-        self, columns: tuple[Column, ...], schema: pa.Schema, *, is_file: bool, is_packed: bool = False
+        self, columns: tuple[Column, ...], schema: pa.Schema, *, is_file: bool, codec: str | None = None
     ) -> None:
         self._columns = columns
         self._schema = schema
         self._sink = WriteBuffer()
         begin = pa.ipc.new_file if is_file else pa.ipc.new_stream
-        options = pa.ipc.IpcWriteOptions(compression="lz4" if is_packed else None)
+        options = pa.ipc.IpcWriteOptions(compression=codec)
         self._writer = begin(pa.PythonFile(self._sink, mode="w"), schema, options=options)
 
     def start(self) -> bytes:
@@ -259,11 +293,11 @@ class ArrowEncoder(Encoder):
 class ParquetEncoder(Encoder):
     """Writes row groups of about 16 MiB: large enough for fast reading, small enough to keep one in memory."""
 
-    def __init__(self, columns: tuple[Column, ...], schema: pa.Schema) -> None:
+    def __init__(self, columns: tuple[Column, ...], schema: pa.Schema, *, codec: str = "snappy") -> None:
         self._columns = columns
         self._schema = schema
         self._sink = WriteBuffer()
-        self._writer = pq.ParquetWriter(pa.PythonFile(self._sink, mode="w"), schema)
+        self._writer = pq.ParquetWriter(pa.PythonFile(self._sink, mode="w"), schema, compression=codec)
         self._collected: list[pa.RecordBatch] = []
         self._collected_bytes = self._collected_rows = 0
 

@@ -192,13 +192,15 @@ class FileForm:
     guard: bool = False
     """For csv and tsv: put `'` before strings that a spreadsheet could interpret as formulas."""
     coding: ContentCoding = ContentCoding.IDENTITY
-    is_packed: bool = False
-    """For arrow: compress the buffers of the batches with LZ4."""
+    codec: str = ""
+    """The compression within a file of the format parquet, arrow or feather; empty for the format's default."""
+    has_header: bool = True
+    """For csv and tsv: begin with the column names."""
 
     def entity_tag(self, operation_id: UUID) -> str:
         """Return a strong entity tag, in quotes. It includes a hash of library versions, which can change the bytes."""
         words = [str(operation_id), self.format.value, *(["guarded"] if self.guard else [])]
-        words += ["lz4"] if self.is_packed else []
+        words += [self.codec] if self.codec else []
         if self.coding is not ContentCoding.IDENTITY:
             words.append(self.coding.value)
         return f'"{"-".join(words)}-{_VERSION_TAG}"'
@@ -341,13 +343,16 @@ class CsvEncoder(Encoder):
     before strings that a spreadsheet would interpret as formulas (Contract security T5).
     """
 
-    def __init__(self, columns: tuple[Column, ...], *, separator: str, guard: bool) -> None:
+    def __init__(self, columns: tuple[Column, ...], *, separator: str, guard: bool, has_header: bool = True) -> None:
         self._columns = columns
         self._separator = separator
         self._guard = guard
+        self._has_header = has_header
         self._to_quote = f'["\r\n{separator}]'
 
     def start(self) -> bytes:
+        if not self._has_header:
+            return b""
         names = [pa.array([column.name], pa.string()) for column in self._columns]
         if self._guard:
             names = [_guarded(name, kernels.match_substring_regex(name, _FORMULA_START)) for name in names]

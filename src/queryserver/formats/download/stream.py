@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from queryserver.errors.base import ServiceUnavailable
 from queryserver.formats.arrow import Column, without_dictionaries
-from queryserver.formats.download.columnar import ArrowEncoder, ParquetEncoder, common_schema
+from queryserver.formats.download.columnar import ArrowEncoder, FileSchema, ParquetEncoder, common_schema
 from queryserver.formats.download.encoder import (
     END_OF_STREAM,
     ContentCoding,
@@ -28,7 +28,7 @@ from queryserver.formats.download.encoder import (
     ResultSource,
     WriteBuffer,
 )
-from queryserver.formats.download.xlsx import XlsxEncoder, XlsxLimits
+from queryserver.formats.download.xlsx import XlsxEncoder, XlsxLimits, XlsxStreamEncoder
 
 # The usual size of a segment, so that a segment is read at once. The server holds each yielded piece until it is sent.
 _READ_BYTES = 4 * 1024 * 1024
@@ -104,6 +104,7 @@ _MEMBER = re.compile(r"\s*([!#$%&'*+.^_`|~0-9A-Za-z-]+)\s*(?:;\s*[qQ]\s*=\s*([0-
 
 _BY_PREFERENCE = (ContentCoding.ZSTD, ContentCoding.GZIP, ContentCoding.IDENTITY)
 _OTHER_NAMES = {"x-gzip": "gzip"}
+_PARQUET_CODEC = "snappy"
 _BATCH_BYTES = 1024 * 1024
 _PIECE_BYTES = 64 * 1024
 _SENT_BYTES = 1024 * 1024
@@ -201,14 +202,13 @@ async def download(result: ResultSource, form: FileForm, *, threads: Executor) -
         piece, loop = b"", asyncio.get_running_loop()
         async with aclosing(result.tables()) as tables:
             async for table in tables:
-                for part in await loop.run_in_executor(threads, _slices, table):
-                    piece += await work.then(partial(_encode, encoder, part))
+                for part in await loop.run_in_executor(threads, slices, table):
+                    piece += await work.add(part)
                     if len(piece) >= _PIECE_BYTES:
                         for sent in _sent_pieces(piece):
                             yield sent
                         piece = b""
-        piece += await work.then(encoder.end)
-        piece += await work.last()
+        piece += await work.finish()
         for sent in _sent_pieces(piece):
             yield sent
 
@@ -234,6 +234,15 @@ class BackgroundEncoder:
         self._work = self._threads.submit(call)
         return done
 
+    async def add(self, rows: pa.Table) -> bytes:
+        """Start to encode these rows, and return the result of the previous call."""
+        return await self.then(partial(_encode, self._encoder, rows))
+
+    async def finish(self) -> bytes:
+        """Encode the end of the file, and return all remaining bytes."""
+        done = await self.then(self._encoder.end)
+        return done + await self.last()
+
     async def last(self) -> bytes:
         return await asyncio.wrap_future(self._work)
 
@@ -245,30 +254,93 @@ class BackgroundEncoder:
 
 async def _encoder(result: ResultSource, form: FileForm, threads: Executor) -> Encoder:
     columns = result.columns
+    if (encoder := _text_encoder(columns, form)) is not None:
+        return encoder
+    if form.format is DownloadFormat.XLSX:
+        # A cell that is too long must be detected before the first byte is sent, so the result is read twice.
+        limits = XlsxLimits(columns, result.rows)
+        loop = asyncio.get_running_loop()
+        async with aclosing(result.tables()) as tables:
+            async for table in tables:
+                for part in await loop.run_in_executor(threads, slices, table):
+                    await loop.run_in_executor(threads, _check, limits, part)
+        return XlsxEncoder(columns, result.rows, widths=limits.widths, is_huge=limits.is_huge)
+    async with aclosing(result.schemas()) as found:
+        seen = [one async for one in found]
+    schema = await asyncio.get_running_loop().run_in_executor(threads, common_schema, columns, seen)
+    return _typed_encoder(columns, form, schema)
+
+
+def _text_encoder(columns: tuple[Column, ...], form: FileForm) -> Encoder | None:
+    """Return the encoder of a text format, or None for other formats."""
     match form.format:
-        case DownloadFormat.CSV:
-            return CsvEncoder(columns, separator=",", guard=form.guard)
-        case DownloadFormat.TSV:
-            return CsvEncoder(columns, separator="\t", guard=form.guard)
+        case DownloadFormat.CSV | DownloadFormat.TSV:
+            separator = "," if form.format is DownloadFormat.CSV else "\t"
+            return CsvEncoder(columns, separator=separator, guard=form.guard, has_header=form.has_header)
         case DownloadFormat.NDJSON:
             return JsonLinesEncoder(columns)
-        case DownloadFormat.XLSX:
-            # A cell that is too long must be detected before the first byte is sent, so the result is read twice.
-            limits = XlsxLimits(columns, result.rows)
-            loop = asyncio.get_running_loop()
-            async with aclosing(result.tables()) as tables:
-                async for table in tables:
-                    for part in await loop.run_in_executor(threads, _slices, table):
-                        await loop.run_in_executor(threads, _check, limits, part)
-            return XlsxEncoder(columns, result.rows, widths=limits.widths, is_huge=limits.is_huge)
-        case DownloadFormat.PARQUET | DownloadFormat.ARROW | DownloadFormat.FEATHER:
-            async with aclosing(result.schemas()) as found:
-                seen = [one async for one in found]
-            schema = await asyncio.get_running_loop().run_in_executor(threads, common_schema, columns, seen)
-            if form.format is DownloadFormat.PARQUET:
-                return ParquetEncoder(columns, schema)
-            is_file = form.format is DownloadFormat.FEATHER
-            return ArrowEncoder(columns, schema, is_file=is_file, is_packed=form.is_packed)
+        case _:
+            return None
+
+
+def _typed_encoder(columns: tuple[Column, ...], form: FileForm, schema: pa.Schema) -> Encoder:
+    if form.format is DownloadFormat.PARQUET:
+        return ParquetEncoder(columns, schema, codec=form.codec or _PARQUET_CODEC)
+    codec = form.codec if form.codec != "none" else ""
+    return ArrowEncoder(columns, schema, is_file=form.format is DownloadFormat.FEATHER, codec=codec or None)
+
+
+class _StreamedEncoder(Encoder):
+    """Encodes typed columns whose types are known only when rows arrive."""
+
+    def __init__(self, schema: FileSchema, make: Callable[[pa.Schema], Encoder]) -> None:
+        self._schema = schema
+        self._make = make
+        self._encoder: Encoder | None = None
+
+    def rows(self, batch: pa.RecordBatch) -> bytes:
+        self._schema.admit(batch.schema)
+        encoder, start = self._begun()
+        return start + encoder.rows(batch)
+
+    def end(self) -> bytes:
+        encoder, start = self._begun()
+        return start + encoder.end()
+
+    def close(self) -> None:
+        if self._encoder is not None:
+            self._encoder.close()
+
+    def _begun(self) -> tuple[Encoder, bytes]:
+        if self._encoder is not None:
+            return self._encoder, b""
+        self._encoder = self._make(self._schema.schema)
+        return self._encoder, self._encoder.start()
+
+
+class FileEncoders:
+    """Creates the encoders of one or more files of the same form, whose rows arrive one batch at a time.
+
+    `known` are the types of all batches, if they are known in advance. Otherwise, the first batch determines the types
+    of typed files, and later rows that do not fit raise InvalidParameter.
+    """
+
+    def __init__(self, columns: tuple[Column, ...], form: FileForm, known: Sequence[pa.Schema] = ()) -> None:
+        self._columns = columns
+        self._form = form
+        self._schema = FileSchema(columns, known)
+
+    def encoder(self) -> Encoder:
+        """Return the encoder of the next file. Blocks."""
+        return compress_download(self._plain(), self._form.coding)
+
+    def _plain(self) -> Encoder:
+        columns, form = self._columns, self._form
+        if (encoder := _text_encoder(columns, form)) is not None:
+            return encoder
+        if form.format is DownloadFormat.XLSX:
+            return XlsxStreamEncoder(columns)
+        return _StreamedEncoder(self._schema, partial(_typed_encoder, columns, form))
 
 
 def _sent_pieces(piece: bytes) -> Iterator[bytes]:
@@ -277,7 +349,7 @@ def _sent_pieces(piece: bytes) -> Iterator[bytes]:
         yield piece[start : start + _SENT_BYTES]
 
 
-def _slices(table: pa.Table) -> list[pa.Table]:
+def slices(table: pa.Table) -> list[pa.Table]:
     """Slice a table into parts of about 1 MiB. A canceled download waits until one part has been encoded.
 
     Blocks: computing the size of many small blocks takes milliseconds.

@@ -340,7 +340,8 @@ class XlsxLimits:
                 f" {_OTHER_FORMAT}"
             )
         self._columns = columns
-        self._sheet_bytes = (rows + 1) * len(columns) * _BYTES_PER_CELL
+        self._sheet_bytes = 0
+        self.add_rows(rows + 1)
         # Column names are bold and therefore wider.
         self._characters = [len(column.name) * 1.15 for column in columns]
         self._is_measured = False
@@ -355,6 +356,10 @@ class XlsxLimits:
     def is_huge(self) -> bool:
         """Whether the sheet may need ZIP64, which older readers do not support."""
         return self._sheet_bytes > zipfile.ZIP64_LIMIT
+
+    def add_rows(self, rows: int) -> None:
+        """Count the size of the rows without their texts."""
+        self._sheet_bytes += rows * len(self._columns) * _BYTES_PER_CELL
 
     def check(self, batch: pa.RecordBatch) -> None:
         """Check a batch. The first batch also determines the column widths."""
@@ -392,11 +397,14 @@ class XlsxLimits:
 class XlsxEncoder(Encoder):
     """Writes a ZIP archive with the sizes after the data, so that it can be sent while it is being written."""
 
-    def __init__(self, columns: tuple[Column, ...], rows: int, *, widths: Sequence[float], is_huge: bool) -> None:
+    def __init__(
+        self, columns: tuple[Column, ...], rows: int | None, *, widths: Sequence[float], is_huge: bool
+    ) -> None:
+        """`rows` is None if the number of rows is unknown. The sheet then does not declare its size."""
         self._columns = columns
         self._widths = widths
         self._letters = [column_letters(number) for number in range(len(columns))]
-        self._last_cell = f"{self._letters[-1]}{rows + 1}"
+        self._dimension = "" if rows is None else f'<dimension ref="A1:{self._letters[-1]}{rows + 1}"/>'
         self._next_row = 1
         self._sink = WriteBuffer()
         self._archive = zipfile.ZipFile(self._sink, "w", zipfile.ZIP_DEFLATED, compresslevel=_COMPRESSION_LEVEL)
@@ -412,7 +420,7 @@ class XlsxEncoder(Encoder):
             for number, width in enumerate(self._widths, 1)
         )
         self._sheet.write(
-            f'{_XML}<worksheet xmlns="{_MAIN}"><dimension ref="A1:{self._last_cell}"/>'
+            f'{_XML}<worksheet xmlns="{_MAIN}">{self._dimension}'
             f"{_HEADER_ROW_STAYS}<cols>{columns}</cols><sheetData>".encode()
         )
         names = [pa.array([column.name], pa.string()) for column in self._columns]
@@ -451,6 +459,45 @@ class XlsxEncoder(Encoder):
         self._sheet.write(encoder.row_bytes('<row r="', self._numbers(rows), '">', *cells, "</row>"))
         self._next_row += rows
         return self._sink.take()
+
+
+class XlsxStreamEncoder(Encoder):
+    """Writes a sheet whose rows are not known in advance, and checks its limits while writing.
+
+    The first rows determine the column widths. Raises InvalidParameter, which states the exceeded limit.
+    """
+
+    def __init__(self, columns: tuple[Column, ...]) -> None:
+        self._columns = columns
+        self._limits = XlsxLimits(columns, 0)
+        self._encoder: XlsxEncoder | None = None
+        self._rows = 0
+
+    def rows(self, batch: pa.RecordBatch) -> bytes:
+        self._rows += batch.num_rows
+        if self._rows > XLSX_MAX_ROWS:
+            raise InvalidParameter(f"format: xlsx allows at most {XLSX_MAX_ROWS} rows; the result has more.")
+        self._limits.add_rows(batch.num_rows)
+        self._limits.check(batch)
+        if self._limits.is_huge:
+            raise InvalidParameter("format: the sheet exceeds 2 GiB; use another format.")
+        return self._begin() + self._sheet.rows(batch)
+
+    def end(self) -> bytes:
+        return self._begin() + self._sheet.end()
+
+    def close(self) -> None:
+        if self._encoder is not None:
+            self._encoder.close()
+
+    @property
+    def _sheet(self) -> XlsxEncoder:
+        if self._encoder is None:
+            self._encoder = XlsxEncoder(self._columns, None, widths=self._limits.widths, is_huge=False)
+        return self._encoder
+
+    def _begin(self) -> bytes:
+        return b"" if self._encoder is not None else self._sheet.start()
 
 
 def _part(name: str) -> zipfile.ZipInfo:

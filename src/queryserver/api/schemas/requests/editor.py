@@ -34,7 +34,9 @@ from queryserver.api.schemas.fields import (
     requires,
     requires_text,
 )
+from queryserver.api.schemas.requests.destinations import DestinationFields
 from queryserver.errors.base import InvalidParameter, MissingParameter, conflicting_parameters
+from queryserver.exports.model import FileDestination
 from queryserver.identity.model import BigNumbers
 from queryserver.platform.text import is_array, is_object
 from queryserver.sql.parameters import Parameters, read_parameter_rows, read_parameters
@@ -232,7 +234,8 @@ class SessionSpec(Fields):
 _SETTINGS = TypeAdapter(ShortArray[list[Nested[Setting]]])
 
 
-def _idempotency_key(value: str) -> str:
+def valid_key(value: str) -> str:
+    """Check an idempotency key."""
     if not (1 <= len(value) <= MAX_KEY_LENGTH and value.isascii() and value.isprintable()):
         raise must(KEY_RULE)
     return value
@@ -259,7 +262,20 @@ class IdempotencyHeader(Fields):
     Contract editor 4.4.
     """
 
-    key: Annotated[Text, AfterValidator(_idempotency_key)] | None = Field(default=None, alias="Idempotency-Key")
+    key: Annotated[Text, AfterValidator(valid_key)] | None = Field(default=None, alias="Idempotency-Key")
+
+
+def idempotency_key(header: str | None, field: str | None) -> str | None:
+    """Return the key from the header `Idempotency-Key` or the field `client_request_id`, or None if both are absent.
+
+    Raises InvalidParameter if the header is invalid, and conflicting_parameters if header and field differ.
+    """
+    if header is None:
+        return field
+    key = parse(IdempotencyHeader, {"Idempotency-Key": header}).key
+    if field not in (None, key):
+        raise conflicting_parameters("client_request_id and the header Idempotency-Key differ.")
+    return key
 
 
 class ExecuteNotify(Fields):
@@ -300,13 +316,18 @@ class ExecuteRequest(Fields):
     )
     escape: Flag | None = None
     big_numbers: BigNumbersField = None
-    client_request_id: Annotated[Text, AfterValidator(_idempotency_key), KEY_SCHEMA] | None = None
+    client_request_id: Annotated[Text, AfterValidator(valid_key), KEY_SCHEMA] | None = None
     parameters: ParametersField = None
     parameter_rows: ParameterRowsField = None
     notify: Json[ExecuteNotify] | None = Field(
         default=None,
         description='`{"url": …}`: the URL receives a signed request when the statement has ended. Requires the setting'
         " `desktop.task_server.webhook_secret`.",
+    )
+    into: Json[DestinationFields] | None = Field(
+        default=None,
+        description="Write the rows to this destination instead of storing them as the result, without the limits of"
+        " stored results. The result is one row that describes what was written.",
     )
     notebook: Json[NotebookFields] = NotebookFields()
     snippet: Json[Snippet] = Snippet()
@@ -329,6 +350,14 @@ class ExecuteRequest(Fields):
             raise conflicting_parameters("parameter_rows cannot be combined with parameters, operationId or run_all.")
         return read_parameter_rows(self.parameter_rows)
 
+    def destination(self) -> FileDestination | None:
+        """Return the destination of the rows. Raises MissingParameter, InvalidParameter, conflicting_parameters."""
+        if self.into is None:
+            return None
+        if self.run_all or self.rows or self.parameter_rows is not None:
+            raise conflicting_parameters("into cannot be combined with run_all, rows or parameter_rows.")
+        return self.into.files()
+
     @property
     def current_database(self) -> str | None:
         return self.database or self.snippet.database
@@ -345,17 +374,7 @@ class ExecuteRequest(Fields):
         return {setting.key: setting.value for setting in self.snippet.properties.settings}
 
     def idempotency_key(self, header: str | None) -> str | None:
-        """Return the key from the header `Idempotency-Key` or the field `client_request_id`.
-
-        Returns None if both are absent. Raises InvalidParameter if the header is invalid, and conflicting_parameters if
-        header and field differ.
-        """
-        if header is None:
-            return self.client_request_id
-        key = parse(IdempotencyHeader, {"Idempotency-Key": header}).key
-        if self.client_request_id not in (None, key):
-            raise conflicting_parameters("client_request_id and the header Idempotency-Key differ.")
-        return key
+        return idempotency_key(header, self.client_request_id)
 
     def session_for(self, names: Collection[str]) -> int | None:
         return self.notebook.session_of(names) if self.session_id is None else self.session_id

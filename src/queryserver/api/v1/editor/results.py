@@ -279,7 +279,7 @@ async def download_result(
         finding = downloads.packed(user, rows, threads=threads.rendering)
         stored = await responses.while_connected(http, finding)
     sender = ResultSender(user, downloads, streams, threads.rendering)
-    form = FileForm(kind, request.guard, coding, is_packed)
+    form = FileForm(kind, request.guard, coding, "lz4" if is_packed else "")
     file = ResultFile(sender, rows, form, stored, headers_only=responses.is_headers_only(http))
     conditions = responses.conditions_of(http)
     if is_unchanged(conditions, file.version):

@@ -1,7 +1,7 @@
 """Calls for statements (execute, cancel, close, explain, format), sessions, notebooks and the history."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -43,6 +43,7 @@ from queryserver.api.v1.editor.status import (
 from queryserver.catalog.plans import PlanRequest, StatementPlan
 from queryserver.connectors.registry import Connectors
 from queryserver.engines.protocol import Credentials
+from queryserver.exports.files import FileExports
 from queryserver.identity.limits import Streams, StreamSlot
 from queryserver.identity.model import User
 from queryserver.platform.settings.tree import Settings
@@ -78,6 +79,7 @@ class Execution:
     results: ResultReader
     streams: Streams
     recipients: Recipients
+    exports: FileExports
 
     async def run(self, user: User, request: requests.ExecuteRequest, dialect: str | None) -> Response:
         """Execute the statement and return the response of `execute`.
@@ -86,10 +88,17 @@ class Execution:
         """
         # In a thread, because parsing 10,000 rows of values takes 0.1 s.
         values = request.values if request.parameter_rows is None else await asyncio.to_thread(lambda: request.values)
-        submission = replace(self._submission(user, request, dialect), parameters=values)
+        destination = request.destination()
+        target = None if destination is None else self.exports.target(destination)
+        submission = replace(
+            self._submission(user, request, dialect),
+            parameters=values,
+            destination=None if target is None else target.stored(),
+        )
         if request.notify is not None:
             await self.recipients.require_url(request.notify.url, "notify.url")
-        recorded = await self._submitted(user, submission, wait_s=request.wait)
+        check = None if target is None else partial(target.check, user)
+        recorded = await self._submitted(user, submission, wait_s=request.wait, check_destination=check)
         headers = {"Idempotency-Replayed": "true"} if recorded.is_replay else {}
         body, status = _execute_body(recorded.record), recorded.record.status
         page = (
@@ -117,15 +126,28 @@ class Execution:
             return None
         return page if page.status.outcome is None else None
 
-    async def _submitted(self, user: User, submission: Submission, *, wait_s: float) -> RecordedStatement:
+    async def _submitted(
+        self,
+        user: User,
+        submission: Submission,
+        *,
+        wait_s: float,
+        check_destination: Callable[[], Awaitable[object]] | None,
+    ) -> RecordedStatement:
         """Submit the statement and wait up to `wait_s` for its end.
 
         If the caller has no free stream slot for waiting, a new statement is rejected with TooManyStreams, while a
         replay returns without waiting.
         """
-        while_wanted = partial(while_connected, self.http)
+        submit = partial(
+            self.submissions.submit,
+            user,
+            submission,
+            check_destination=check_destination,
+            choice_scope=partial(while_connected, self.http),
+        )
         if wait_s <= 0:
-            return await self.submissions.submit(user, submission, choice_scope=while_wanted)
+            return await submit()
         with ExitStack() as slots:
             slot: StreamSlot | None = None
 
@@ -134,9 +156,7 @@ class Execution:
                 slot = slots.enter_context(self.streams.slot(user))
                 return slot
 
-            recorded = await self.submissions.submit(
-                user, submission, before_recording=take_slot, choice_scope=while_wanted
-            )
+            recorded = await submit(before_recording=take_slot)
             status = recorded.record.status
             try:
                 waiting = slot or take_slot()
@@ -215,6 +235,7 @@ async def execution(http: Request) -> Execution:
         statements.result_reader,
         services.streams,
         services.scheduling.recipients,
+        services.exporting.files,
     )
 
 

@@ -1,1 +1,0 @@
-"""Documents: saved queries with versions, sharing and parameters (Contract documents)."""

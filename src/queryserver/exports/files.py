@@ -1,0 +1,227 @@
+"""Writes the rows of a statement into files of a store (Contract exports 4, 5)."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import aclosing, asynccontextmanager, closing
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+
+from queryserver import errors
+from queryserver.engines.external_data import FileSink
+from queryserver.errors.base import InsufficientScope, download_disabled
+from queryserver.exports.model import ExportSummary, FileDestination, schema_text
+from queryserver.files.folder_writes import ExportFiles, NewFolder, part_name
+from queryserver.files.moves import Moves
+from queryserver.files.statement_files import StatementFileAccess
+from queryserver.formats.arrow import Column
+from queryserver.formats.download.stream import BackgroundEncoder, FileEncoders, slices
+from queryserver.identity.model import DOWNLOAD, Scope, User
+from queryserver.identity.users import UserDirectory
+from queryserver.imports.session import read_ahead
+from queryserver.statements.job_session import JobReport
+from queryserver.statements.model import Assignment
+from queryserver.statements.result_reader import ResultReader
+
+MAX_PARTS = 10_000
+_REPORT_EVERY_S = 10.0
+_UNKNOWN_PROGRESS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class FileExports:
+    """Opens the sinks of statements whose rows go into files. `threads` encode the rows."""
+
+    access: StatementFileAccess
+    moves: Moves
+    reader: ResultReader
+    users: UserDirectory
+    threads: Executor
+    is_enabled: bool = True
+
+    def target(self, destination: FileDestination) -> "FileTarget":
+        """Return the destination with its path in normal form. Raises the errors of `PathReader.read`."""
+        return FileTarget(self, replace(destination, path=str(self.access.stores.path(destination.path))))
+
+    def files(self, user: User, operation_id: str = "") -> ExportFiles:
+        """Return the access to stores with the user's rights. Raises download_disabled, InsufficientScope."""
+        if not self.is_enabled or not user.may(DOWNLOAD):
+            raise download_disabled("Downloads are disabled for your account.")
+        if not user.has_scope(Scope.FILES_WRITE):
+            raise InsufficientScope(Scope.FILES_WRITE)
+        return ExportFiles(self.access, self.moves, user, operation_id)
+
+    async def check(self, user: User, destination: FileDestination) -> None:
+        """Check the target before the statement is recorded. Raises the errors of `write`."""
+        files = self.files(user)
+        if destination.is_split:
+            await files.require_new_folder(destination.path, destination.extension, overwrite=destination.replace)
+        else:
+            await files.require_new_file(destination.path, overwrite=destination.replace)
+
+    @asynccontextmanager
+    async def open(self, assignment: Assignment, user: User) -> AsyncGenerator["FileRows"]:
+        """Open the sink of a statement, with the rights that the user has now. Raises the errors of `check`."""
+        destination = FileDestination.read(assignment.destination or {})
+        user = await self._present_rights(user)
+        await self.check(user, destination)
+        claim = assignment.claim
+        files = self.files(user, str(claim.operation_id or claim.statement_id))
+        known, total = list[pa.Schema](), None
+        if assignment.source_operation is not None:
+            status, _, _ = await self.reader.overview(user, assignment.source_operation)
+            known = [schema async for schema in self.reader.schemas(status.id, status.rows)]
+            total = status.rows
+        try:
+            yield FileRows(files, destination, self.threads, known, total)
+        finally:
+            await files.end()
+
+    async def _present_rights(self, user: User) -> User:
+        """Return the user as of now, because the statement may have waited for its rows."""
+        now = await self.users.user(user.id)
+        if now is None:
+            raise errors.PermissionDenied("The user is no longer active.")
+        return now if user.api_token is None else now.narrowed(user.api_token)
+
+
+@dataclass(frozen=True, slots=True)
+class FileTarget:
+    """Implements `Destination` for files."""
+
+    exports: FileExports
+    destination: FileDestination
+
+    @property
+    def path(self) -> str:
+        return self.destination.path
+
+    def stored(self) -> Mapping[str, Any]:
+        return self.destination.stored()
+
+    async def check(self, user: User) -> None:
+        await self.exports.check(user, self.destination)
+
+
+@dataclass(slots=True)
+class FileRows:
+    """Implements `RowSink` for files of one export.
+
+    `known` are the types of all batches, and `total` is the number of rows, where they are known in advance.
+    """
+
+    files: ExportFiles
+    destination: FileDestination
+    threads: Executor
+    known: Sequence[pa.Schema] = ()
+    total: int | None = None
+    _counts: "_Counts" = field(init=False)
+
+    async def write(
+        self, columns: Sequence[Column], batches: AsyncIterator[pa.RecordBatch], report: JobReport
+    ) -> ExportSummary:
+        """Write all files, or nothing that others can see. Encodes in a thread while the store receives bytes."""
+        run = asyncio.get_running_loop().run_in_executor
+        encoders = await run(self.threads, FileEncoders, tuple(columns), self.destination.form, self.known)
+        self._counts = _Counts(report, self.total)
+        path, overwrite = self.destination.path, self.destination.replace
+        report.lines.append(f"Writing to {path}.")
+        rows = _Rows(batches, self.threads)
+        async with aclosing(rows):
+            if self.destination.is_split:
+                folder = self.files.write_folder(path, self.destination.extension, overwrite=overwrite)
+                async with folder as new_folder:
+                    await self._write_parts(new_folder, encoders, rows)
+            else:
+                async with self.files.write(path, overwrite=overwrite) as sink:
+                    await self._write_file(sink, encoders, rows)
+        counts = self._counts
+        report.lines.append(f"Wrote {counts.rows} rows to {path} ({counts.size_bytes} bytes).")
+        return ExportSummary(counts.rows, schema_text(columns), counts.size_bytes, counts.files, path)
+
+    async def _write_parts(self, folder: NewFolder, encoders: FileEncoders, rows: "_Rows") -> None:
+        while self._counts.files == 0 or await rows.has_more():
+            if self._counts.files == MAX_PARTS:
+                raise errors.too_many_parts(f"The export has more than {MAX_PARTS} parts; choose larger parts.")
+            async with folder.file(part_name(self._counts.files, self.destination.extension)) as sink:
+                await self._write_file(sink, encoders, rows)
+
+    async def _write_file(self, sink: FileSink, encoders: FileEncoders, rows: "_Rows") -> None:
+        """Write rows until the file is as large as it may be, or until there are no more rows."""
+        max_rows, max_bytes = self.destination.split_rows, self.destination.split_bytes
+        left, size_bytes = max_rows, 0
+        encoder = await asyncio.get_running_loop().run_in_executor(self.threads, encoders.encoder)
+        with closing(BackgroundEncoder(encoder, self.threads)) as work:
+            while left != 0 and (max_bytes is None or size_bytes < max_bytes):
+                piece = await rows.take(left)
+                if piece is None:
+                    break
+                encoded = await work.add(piece)
+                await sink.send(encoded)
+                size_bytes += len(encoded)
+                left = None if left is None else left - piece.num_rows
+                self._counts.add(piece.num_rows, len(encoded))
+            last = await work.finish()
+            await sink.send(last)
+        self._counts.add(0, len(last))
+        self._counts.files += 1
+
+
+@dataclass(slots=True)
+class _Counts:
+    """Counts what is written, and reports it."""
+
+    report: JobReport
+    total: int | None
+    rows: int = 0
+    size_bytes: int = 0
+    files: int = 0
+    _reported_at: float = field(default_factory=time.monotonic)
+
+    def add(self, rows: int, size_bytes: int) -> None:
+        self.rows += rows
+        self.size_bytes += size_bytes
+        self.report.progress = (
+            _UNKNOWN_PROGRESS if self.total is None else min(99, 100 * self.rows // max(self.total, 1))
+        )
+        if (now := time.monotonic()) - self._reported_at >= _REPORT_EVERY_S:
+            self._reported_at = now
+            known = "" if self.total is None else f" of {self.total}"
+            self.report.lines.append(f"Wrote {self.rows}{known} rows ({self.size_bytes} bytes).")
+
+
+class _Rows:
+    """The rows of an export in pieces of about 1 MiB. The next batch is fetched while the previous one is written."""
+
+    def __init__(self, batches: AsyncIterator[pa.RecordBatch], threads: Executor) -> None:
+        self._pieces = self._sliced(batches, threads)
+        self._rest: pa.Table | None = None
+
+    async def take(self, max_rows: int | None) -> pa.Table | None:
+        """Return the next rows, at most `max_rows`, or None at the end."""
+        if not await self.has_more() or self._rest is None:
+            return None
+        piece, self._rest = self._rest, None
+        if max_rows is not None and piece.num_rows > max_rows:
+            piece, self._rest = piece.slice(0, max_rows), piece.slice(max_rows)
+        return piece
+
+    async def has_more(self) -> bool:
+        if self._rest is None:
+            self._rest = await anext(self._pieces, None)
+        return self._rest is not None
+
+    async def aclose(self) -> None:
+        await self._pieces.aclose()
+
+    @staticmethod
+    async def _sliced(batches: AsyncIterator[pa.RecordBatch], threads: Executor) -> AsyncGenerator[pa.Table]:
+        run = asyncio.get_running_loop().run_in_executor
+        async with aclosing(read_ahead(batch async for batch in batches)) as ahead:
+            async for batch in ahead:
+                if batch.num_rows:
+                    for piece in await run(threads, slices, pa.Table.from_batches([batch])):
+                        yield piece
