@@ -11,6 +11,7 @@ from queryserver.catalog.build import MetadataServices
 from queryserver.connectors.connection_tests import ConnectionTests
 from queryserver.connectors.instances import StoredConnectors
 from queryserver.connectors.registry import Connectors
+from queryserver.documents.documents import Documents
 from queryserver.exports.build import ExportServices
 from queryserver.files.build import StorageServices
 from queryserver.identity.build import AccountServices
@@ -42,6 +43,7 @@ class Services:
     connection_tests: ConnectionTests
     statements: StatementServices
     metadata: MetadataServices
+    documents: Documents
     searching: SearchServices
     storage: StorageServices
     importing: ImportServices

@@ -23,6 +23,8 @@ from queryserver.connectors.repository import CHANGED as CONNECTORS_CHANGED
 from queryserver.connectors.repository import ConnectorRepository, matching_keys
 from queryserver.connectors.sources import configured_connectors, read_stored
 from queryserver.connectors.types import TYPES
+from queryserver.documents.build import document_service, trash_sweep
+from queryserver.documents.documents import Documents
 from queryserver.engines.protocol import Engine
 from queryserver.exports import tables
 from queryserver.exports.build import ExportServices, export_services
@@ -120,6 +122,7 @@ async def open_services(
         ).build()
         for clean_up in (storage.orphans.clean_up, import_files.area.clean_up, services.importing.janitor.clean_up):
             records.retention.add_clean_up_step(clean_up)
+        records.retention.add_clean_up_step(trash_sweep(settings, database))
         for running in _running(services, role, dsn=records.dsn, alone=alone):
             await stack.enter_async_context(running())
         await stack.enter_async_context(import_files.area.running(alone=alone))
@@ -156,12 +159,13 @@ class _ServiceBuilder:
             connection_tests=ConnectionTests(self.engine_builder, self.engines, self.stored_connectors, try_acquire),
             statements=self.statements,
             metadata=self.metadata,
+            documents=self.documents,
             searching=self.searching,
             storage=self.storage,
             importing=self._importing(),
             exporting=self.exporting,
             configuration=configuration_services(
-                settings, database, self.connectors, self.storage.stores, self.readiness
+                settings, database, self.connectors, self.storage.stores, self.documents, self.readiness
             ),
             streams=resources.streams,
             request_limits=RequestLimits(RequestCounts(database), limit=calls_per_minute),
@@ -248,6 +252,10 @@ class _ServiceBuilder:
             statements=self.statements,
             on_result=self.index_feed.add if self.index_feed else None,
         )
+
+    @cached_property
+    def documents(self) -> Documents:
+        return document_service(self.settings, self.records.database, self.connectors, self.statements.access)
 
     @cached_property
     def searching(self) -> SearchServices:

@@ -24,6 +24,7 @@ def make_settings(
     users_url: str,
     *,
     desktop: Mapping[str, Any] | None = None,
+    documents: Mapping[str, Any] | None = None,
     index: bool = False,
     **editor: Any,
 ) -> Settings:
@@ -80,6 +81,7 @@ def make_settings(
             # A slow machine has 30 s to confirm a cancellation. The statements that tests cancel must run longer than
             # this; otherwise, tests would not notice a cancel call without any effect.
             "editor": {"cancel_wait_s": 30, "lease_timeout_s": 600, **editor},
+            "documents": dict(documents or {}),
             "metadata": {"index": {"enabled": index}},
             "notebook": {"interpreters": interpreters, "default_interpreter": "duckdb"},
         }

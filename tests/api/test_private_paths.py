@@ -26,7 +26,7 @@ CALLS = {
             "execute", "execute/{}", "check_status", "fetch_result_data", "fetch_result_metadata", "fetch_result_size",
             "get_logs", "cancel_statement", "close_statement", "autocomplete", "autocomplete/{}", "autocomplete/{}/{}",
             "autocomplete/{}/{}/{}", "autocomplete/{}/{}/{}/{}", "get_history", "create_notebook", "create_session",
-            "close_session",
+            "close_session", "notebook/save",
         )
     ),
 }  # fmt: skip

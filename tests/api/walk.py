@@ -18,12 +18,13 @@ _VOLATILE = {
     "access", "refresh", "history_id", "history_uuid", "guid", "secret", "session_id", "session_guid", "id", "uuid",
     "operationId", "watch_url", "absoluteUrl", "expires_at", "lastExecuted", "count", "ms", "size",
     "submitted", "started", "ended", "elapsed_ms", "queued_ms", "queue_position",
-    "log", "logs", "next_from", "nice_name", "last_modified",
+    "log", "logs", "next_from", "nice_name", "last_modified", "created", "modified", "modified_by", "owner",
+    "next_after",
     # The search index is filled during the walk.
     "results", "facets", "totalMatched", "sources", "warnings",
 }  # fmt: skip
 _PASSWORD = "a long enough word"
-_PRIVATE = (("editor/", "/notebook/api/"), ("token/", "/api/token/"))
+_PRIVATE = (("editor/", "/notebook/api/"), ("token/", "/api/token/"), ("documents/save", "/notebook/api/notebook/save"))
 _numbers = count(1)
 
 
@@ -51,6 +52,7 @@ class Walk:
         await self._statements()
         await self._metadata()
         await self._sessions()
+        await self._documents()
         await self._around()
         return self.answers
 
@@ -101,6 +103,19 @@ class Walk:
         await self._post("editor/close_session", session={"type": "mysql", "id": opened["id"]})
         await self._post("editor/create_notebook")
         await self._post("query/create_notebook")
+
+    async def _documents(self) -> None:
+        document = {"name": "Walked", "statement": "rows 3", "connector": "mysql"}
+        uuid = (await self._post("documents/save", document=document))["uuid"]
+        await self._post("documents/save", document={"uuid": uuid, "version": 1, "name": "Walked on"})
+        await self._get("documents")
+        for path in ("", "/versions", "/versions/1"):
+            await self._get(f"documents/{uuid}{path}")
+        await self._post("documents/restore_version", uuid=uuid, restore=1, version=2)
+        await self._post("documents/move", uuid=uuid, folder="/walked")
+        await self._post("documents/share", uuid=uuid, grants=[])
+        await self._post("documents/delete", uuid=uuid)
+        await self._post("documents/restore", uuid=uuid)
 
     async def _around(self) -> None:
         for path in ("/desktop/debug/is_alive", "/desktop/debug/is_ready", "/api/schema", "/api/docs", "/api/swagger"):

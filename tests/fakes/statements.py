@@ -260,6 +260,12 @@ class MemoryStatements:
         _write_lines(entry, len(entry.lines), [line])
         return self._answered("retry")
 
+    async def begin_publishing(self, claim: Claim) -> bool:
+        entry = await self._mine("begin_publishing", claim)
+        if entry is None or entry.cancel_requested:
+            return False
+        return self._answered("begin_publishing")
+
     async def mark_sent(self, claim: Claim) -> bool:
         entry = await self._mine("mark_sent", claim)
         if entry is None or entry.cancel_requested:

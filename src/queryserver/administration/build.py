@@ -7,6 +7,7 @@ from queryserver.administration.client_configuration import ClientConfiguration,
 from queryserver.administration.configuration_check import ConfigurationCheck
 from queryserver.administration.readiness import Readiness
 from queryserver.connectors.registry import Connectors
+from queryserver.documents.documents import Documents
 from queryserver.files.access import Stores
 from queryserver.platform.database import Database
 from queryserver.platform.logs import ServerLogs
@@ -27,7 +28,12 @@ class ConfigurationServices:
 
 
 def configuration_services(
-    settings: Settings, database: Database, connectors: Connectors, stores: Stores, readiness: Readiness
+    settings: Settings,
+    database: Database,
+    connectors: Connectors,
+    stores: Stores,
+    documents: Documents,
+    readiness: Readiness,
 ) -> ConfigurationServices:
     """Build the services. They need no background work."""
 
@@ -37,7 +43,7 @@ def configuration_services(
         return [] if is_good else [SettingsFinding.error(RESULTS, "cannot be written to.")]
 
     return ConfigurationServices(
-        clients=ClientConfiguration(settings, connectors, stores, HistoryReader(database)),
+        clients=ClientConfiguration(settings, connectors, stores, documents, HistoryReader(database)),
         banner=sanitized_html(settings.desktop.custom.banner_top_html),
         check=ConfigurationCheck(settings, check_results),
         logs=ServerLogs(settings.desktop.logging.file),

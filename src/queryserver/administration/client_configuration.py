@@ -1,13 +1,15 @@
 """Computes the configuration that clients request, which depends on the caller (Contract platform 7.1)."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from urllib.parse import quote
 
 from queryserver.connectors.model import Connector
 from queryserver.connectors.registry import Connectors, takes_sql
+from queryserver.documents.documents import Documents
+from queryserver.documents.model import type_of
 from queryserver.files.access import Caller, Stores
 from queryserver.files.model import Scheme
 from queryserver.identity.model import DOWNLOAD, IMPORTER, User
@@ -53,10 +55,13 @@ class Configuration:
 class ClientConfiguration:
     """Computes the configuration for each call, so that new connectors and changed rights take effect immediately."""
 
-    def __init__(self, settings: Settings, connectors: Connectors, stores: Stores, history: HistoryReader) -> None:
+    def __init__(
+        self, settings: Settings, connectors: Connectors, stores: Stores, documents: Documents, history: HistoryReader
+    ) -> None:
         self._settings = settings
         self._connectors = connectors
         self._stores = stores
+        self._documents = documents
         self._history = history
 
     async def of(self, user: User) -> Configuration:
@@ -69,10 +74,14 @@ class ClientConfiguration:
             main=self._connectors.main(user),
             default_sql=self._connectors.default_sql(user),
             browsers=list(self._browsers(user, has_sql=any(map(takes_sql, interpreters)), importer=may_import)),
-            document_types=["directory", *(f"query-{dialect}" for dialect in await self._history.dialects(user.id))],
+            document_types=["directory", *sorted({*await self._documents.types(user), *await self._ran(user)})],
             may_import=may_import,
             may_download=self._settings.desktop.enable_download and user.may(DOWNLOAD),
         )
+
+    async def _ran(self, user: User) -> Iterable[str]:
+        """Return the types of the caller's history entries."""
+        return map(type_of, await self._history.dialects(user.id))
 
     def _browsers(self, user: User, *, has_sql: bool, importer: bool) -> Iterator[Browser]:
         caller = Caller.of(user)

@@ -42,7 +42,7 @@ from queryserver.platform.settings.loader import masked_value
 from queryserver.platform.settings.sections import LocalResults
 from queryserver.platform.settings.tree import Settings, SettingsFinding, contradictions, exposure, warnings
 from queryserver.results.stores import RESULTS, build_result_files, is_remote, open_results
-from queryserver.statements.retention import MANY_DOCUMENTS
+from queryserver.statements.retention import COUNT_DOCUMENTS, MANY_DOCUMENTS
 
 _GIB = 1024**3
 _CONNECTIONS = "desktop.max_connections"
@@ -55,7 +55,7 @@ _CHECK_WITHIN_S = 10.0
 _SMTP_WITHIN_S = 5.0
 
 # A login can see the client addresses of its own connections. Unix sockets and loopback addresses count as the same
-# host. History entries are counted up to $1. `connectors` are the ids of the stored connectors.
+# host. `connectors` are the ids of the stored connectors.
 _DEPLOYMENT = """
     select
         (
@@ -64,7 +64,6 @@ _DEPLOYMENT = """
             from pg_stat_activity
             where datname = current_database() and usename = current_user and backend_type = 'client backend'
         ) as hosts,
-        (select count(*) from (select from statements where in_history limit $1) entries) as history_entries,
         (select coalesce(array_agg(id), '{}') from connectors where deleted_at is null) as connectors
 """
 
@@ -292,18 +291,19 @@ async def check_database(settings: Settings) -> Sequence[SettingsFinding]:
     Raises DatabaseUnavailable, SchemaMismatch.
     """
     async with open_service_database(settings) as database:
-        [found] = await database.fetch(_DEPLOYMENT, MANY_DOCUMENTS + 1)
-    return list(_deployment_findings(settings, found))
+        [found] = await database.fetch(_DEPLOYMENT)
+        documents = await database.value(COUNT_DOCUMENTS, MANY_DOCUMENTS + 1)
+    return list(_deployment_findings(settings, found, documents))
 
 
-def _deployment_findings(settings: Settings, found: Row) -> Iterator[SettingsFinding]:
+def _deployment_findings(settings: Settings, found: Row, documents: int) -> Iterator[SettingsFinding]:
     if found["hosts"] > 1 and not is_remote(settings):
         text = f"is a directory, but {found['hosts']} hosts use the database: all of them must share it."
         yield SettingsFinding.warning(RESULTS, text)
     if found["hosts"] > 1:
         yield from _multi_host_findings(settings, found["hosts"])
-    if found["history_entries"] > MANY_DOCUMENTS:
-        text = f"retains more than {MANY_DOCUMENTS} history entries: run `queryserver cleanup`."
+    if documents > MANY_DOCUMENTS:
+        text = f"retains more than {MANY_DOCUMENTS} history entries and saved queries: run `queryserver cleanup`."
         yield SettingsFinding.warning("editor.history_retention_days", text)
     for name in settings.notebook.interpreters_shown_on_wheel:
         if name.isdecimal() and int(name) not in found["connectors"]:

@@ -31,7 +31,7 @@ from queryserver.api.middlewares import (
     answers_head,
 )
 from queryserver.api.routes import PlatformRoute
-from queryserver.api.v1 import admin, connector, get_config, iam, importer, metadata, taskserver, token
+from queryserver.api.v1 import admin, connector, documents, get_config, iam, importer, metadata, taskserver, token
 from queryserver.api.v1.editor import exports, results, statements, status
 from queryserver.api.v1.editor import metadata as editor_metadata
 from queryserver.api.v1.storage import changes, entries, uploads
@@ -53,6 +53,7 @@ _ROUTERS = (
     get_config.context_router,
     get_config.optimizer,
     connector.router,
+    documents.router,
     importer.router,
     importer.detection_router,
     iam.router,

@@ -25,6 +25,7 @@ from queryserver.catalog.plans import Plans
 from queryserver.connectors.connection_tests import ConnectionTests
 from queryserver.connectors.instances import StoredConnectors
 from queryserver.connectors.registry import Connectors
+from queryserver.documents.documents import Documents
 from queryserver.errors.base import InsufficientScope, admin_required
 from queryserver.exports.build import ExportServices
 from queryserver.files.access import FileSystems, StorageAudit, Stores
@@ -368,6 +369,9 @@ CatalogBrowserDep = Annotated[CatalogBrowser, _service(lambda services: services
 PlansDep = Annotated[Plans, _service(lambda services: services.metadata.plans)]
 MetadataSearchDep = Annotated[MetadataSearch, _service(lambda services: services.searching.search)]
 SamplesDep = Annotated[Samples, _service(lambda services: services.metadata.samples)]
+
+# Documents
+DocumentsDep = Annotated[Documents, _service(lambda services: services.documents)]
 
 # Connectors
 ConnectionTestsDep = Annotated[ConnectionTests, _service(lambda services: services.connection_tests)]

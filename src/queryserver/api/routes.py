@@ -44,6 +44,8 @@ def register_convertors() -> None:
     register_url_convertor("task", NameConvertor("(?!submit$)[^/]+"))
     # The id of a schedule. The excluded names are calls with another method.
     register_url_convertor("schedule", NameConvertor("(?!(?:new|update|delete|run)$)[^/]+"))
+    # The id of a document. The excluded names are calls with another method.
+    register_url_convertor("document", NameConvertor("(?!(?:save|delete|restore|restore_version|move|share)$)[^/]+"))
     # The path after `=` in storage calls.
     register_url_convertor("raw", RawConvertor(".*"))
     # One or more non-empty segments, split by `names_of`.

@@ -121,7 +121,8 @@ def _fail_for(done: "CloseReport") -> None:
 def _sweep(
     settings: Settings, work: "Callable[[StoredRecords], Awaitable[None]]", *, with_stores: bool = False
 ) -> None:
-    """Run `work` on the stored records. `with_stores` adds file stores, uploads and task records to `clean_up`."""
+    """Run `work` on the stored records. `with_stores` adds the clean-up steps of the other packages."""
+    from queryserver.documents.build import trash_sweep  # noqa: PLC0415 slow to import
     from queryserver.files.build import open_stores, orphan_sweep  # noqa: PLC0415 slow to import
     from queryserver.imports.build import open_upload_area  # noqa: PLC0415 slow to import
     from queryserver.platform.ownership import Ownership  # noqa: PLC0415 slow to import
@@ -138,6 +139,7 @@ def _sweep(
                 area = await stack.enter_async_context(open_upload_area(settings, stored.database))
                 stored.retention.add_clean_up_step(area.clean_up)
                 stored.retention.add_clean_up_step(task_records(settings, stored.database).clean_up)
+                stored.retention.add_clean_up_step(trash_sweep(settings, stored.database))
             await work(stored)
 
     run(opened)

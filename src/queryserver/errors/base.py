@@ -279,6 +279,11 @@ default_group_kept = ErrorKind(Conflict, "default_group")
 last_administrator = ErrorKind(Conflict, "last_administrator")
 service_account = ErrorKind(Conflict, "service_account", "{} is a service account and can only have API tokens.")
 api_token_not_found = ErrorKind(NotFound, "api_token_not_found", "API token {} does not exist.")
+document_not_found = ErrorKind(NotFound, "document_not_found", "Document {} does not exist.")
+document_version_not_found = ErrorKind(
+    NotFound, "document_version_not_found", "Version {} of the document does not exist, or is no longer kept."
+)
+document_in_trash = ErrorKind(Conflict, "document_in_trash", "Document {} is in the trash. Restore it first.")
 
 
 # Limits on callers
@@ -304,6 +309,7 @@ too_many_connections = ErrorKind(TooManyRequests, "too_many_connections")
 too_many_statements = ErrorKind(TooManyRequests, "too_many_statements")
 too_many_sessions = ErrorKind(TooManyRequests, "too_many_sessions")
 too_many_api_tokens = ErrorKind(TooManyRequests, "too_many_api_tokens")
+too_many_documents = ErrorKind(TooManyRequests, "too_many_documents")
 quota_exceeded = ErrorKind(TooManyRequests, "quota_exceeded")
 
 

@@ -29,7 +29,12 @@ from queryserver.statements.session_repository import SessionRecords
 log = structlog.get_logger(__name__)
 
 MANY_DOCUMENTS = 100_000
-"""Number of history entries above which a clean-up is recommended (Contract platform 12.2)."""
+"""Number of history entries and saved queries above which a clean-up is recommended (Contract platform 12.2)."""
+COUNT_DOCUMENTS = """
+select (select count(*) from (select from statements where in_history limit $1) as entries)
+    + (select count(*) from (select from documents limit $1) as saved)
+"""
+"""SQL: the number of history entries and saved queries, each counted up to $1."""
 _CLEAN_UP_LOCK_KEY = 0x7173636C  # "qscl". Only one server at a time runs the clean-up
 _BATCH = 500
 _MAX_CONSECUTIVE_FAILURES = 3  # this many failures in a row are caused by the database, not by a single row
@@ -290,14 +295,15 @@ class RetentionSweep:
         return counts
 
     async def clean_up_periodically(self) -> None:
-        """Run the periodic clean-up unless another process is running it. Warn if too many history entries remain."""
+        """Run the periodic clean-up unless another process is running it. Warn if too many documents remain."""
         async with self.clean_up_lock() as is_acquired:
             if not is_acquired:
                 return
             await self.clean_up()
-            has_more = "select exists (select from statements where in_history offset $1 limit 1)"
-            if await self.database.value(has_more, MANY_DOCUMENTS):
-                log.warning("many history entries; run `queryserver cleanup`", more_than=MANY_DOCUMENTS)
+            if await self.database.value(COUNT_DOCUMENTS, MANY_DOCUMENTS + 1) > MANY_DOCUMENTS:
+                log.warning(
+                    "many history entries and saved queries; run `queryserver cleanup`", more_than=MANY_DOCUMENTS
+                )
 
     async def close_queries(self, unused_for: timedelta, *, progress: Progress = no_progress) -> CloseReport:
         """Close statements whose results have been unused for this long, and delete the results."""

@@ -159,24 +159,25 @@ async def test_many_documents_are_reported_but_a_missing_extension_is_not(read, 
     monkeypatch.setattr(looks, "MANY_DOCUMENTS", 1)
     connection = await asyncpg.connect(database_dsn)
     user = await connection.fetchval("insert into users (username, username_key) values ('u', 'u') returning id")
-    for number in range(2):
-        await connection.execute(
-            """insert into statements (id, user_id, connector, dialect, state, statement, statement_index,
-            statements_count, position, statement_hash, guid, secret, session_id, session_guid, row_limit, timeout_s,
-            deadline_at, has_result_set) values (gen_random_uuid(), $1, 'c', 'd', 'closed', 's', 0, 1, '{}', 'h',
-            $2, 's', 1, 'g', 1, 1, now(), true)""",
-            user,
-            str(number),
-        )
+    await connection.execute(
+        """insert into statements (id, user_id, connector, dialect, state, statement, statement_index,
+        statements_count, position, statement_hash, guid, secret, session_id, session_guid, row_limit, timeout_s,
+        deadline_at, has_result_set) values (gen_random_uuid(), $1, 'c', 'd', 'closed', 's', 0, 1, '{}', 'h',
+        'g', 's', 1, 'g', 1, 1, now(), true)""",
+        user,
+    )
+    await connection.execute(
+        """insert into documents (uuid, owner_id, name, description, statement, parameters, tags, folder, modified_by,
+        size_bytes) values (gen_random_uuid(), $1, 'n', '', 's', '[]', '{}', '/', 'u', 2)""",
+        user,
+    )
     settings = read("")
     indexed = settings.metadata.model_copy(
         update={"index": settings.metadata.index.model_copy(update={"enabled": True})}
     )
     found = await lines(settings.model_copy(update={"metadata": indexed}))
-    assert (
-        "warning editor.history_retention_days: retains more than 1 history entries: run `queryserver cleanup`."
-        in found
-    )
+    text = "retains more than 1 history entries and saved queries: run `queryserver cleanup`."
+    assert f"warning editor.history_retention_days: {text}" in found
     await connection.close()
     # Without this extension, searches are just as fast (ADR 37), so its absence is not a finding.
     assert not any("pg_trgm" in line for line in found)

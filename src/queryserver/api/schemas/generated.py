@@ -490,7 +490,7 @@ class HistoryResponse(WireModel):
 
 class Notebook(WireModel):
     """
-    An empty notebook; it is not stored.
+    An empty notebook. It is not stored before save_document saves it.
     """
 
     name: str
@@ -512,6 +512,236 @@ class NotebookResponse(WireModel):
 
     status: Literal[0]
     notebook: Notebook
+
+
+class DocumentParameter(WireModel):
+    """
+    A parameter of a document's statement.
+    """
+
+    name: str
+    type: (
+        Annotated[
+            str,
+            one_of(
+                "boolean",
+                "bigint",
+                "double",
+                "decimal",
+                "varchar",
+                "date",
+                "time",
+                "timestamp",
+                "timestamp_tz",
+                "binary",
+                "array",
+            ),
+        ]
+        | None
+    )
+    default: Any
+
+
+class DocumentGrant(WireModel):
+    """
+    A permission of a user or of a group.
+    """
+
+    user: str | None
+    group: str | None
+    permission: Annotated[str, one_of("view", "run", "edit", "manage")]
+
+
+class Document(WireModel):
+    """
+    A saved query.
+    """
+
+    id: int
+    uuid: str
+    owner: str
+    name: str
+    type: str
+    description: str
+    statement: str
+    parameters: list[DocumentParameter]
+    connector: str | None
+    dialect: str | None
+    database: str | None
+    folder: str
+    tags: list[str]
+    version: int
+    created: Time
+    modified: Time
+    last_modified: Time
+    modified_by: str
+    permission: Annotated[str, one_of("view", "run", "edit", "manage")]
+    is_trashed: bool
+    absoluteUrl: str
+    grants: list[DocumentGrant]
+
+
+class DocumentEntry(WireModel):
+    """
+    A document in a list.
+    """
+
+    id: int
+    uuid: str
+    owner: str
+    name: str
+    type: str
+    description: str
+    connector: str | None
+    dialect: str | None
+    database: str | None
+    folder: str
+    tags: list[str]
+    version: int
+    created: Time
+    modified: Time
+    last_modified: Time
+    modified_by: str
+    permission: Annotated[str, one_of("view", "run", "edit", "manage")]
+    is_trashed: bool
+    absoluteUrl: str
+
+
+class DocumentListResponse(WireModel):
+    """
+    Documents, last changed first.
+    """
+
+    documents: list[DocumentEntry]
+    next_after: str | None
+    status: Literal[0]
+
+
+class SavedConnector(WireModel):
+    """
+    The connector of a snippet.
+    """
+
+    id: str
+    type: str
+    dialect: str | None
+
+
+class SavedSnippet(WireModel):
+    """
+    The statement of a document as a snippet of a notebook.
+    """
+
+    id: str
+    type: str
+    connector: SavedConnector | None
+    statement: str
+    statement_raw: str
+    database: str
+    status: Literal["ready"]
+    properties: dict[str, Any]
+
+
+class SavedNotebook(WireModel):
+    """
+    A document as a notebook in the form of Hue.
+    """
+
+    id: int
+    uuid: str
+    name: str
+    description: str
+    type: str
+    version: int
+    isSaved: bool
+    isManaged: bool
+    skipHistorify: bool
+    sessions: list[Any]
+    snippets: list[SavedSnippet]
+    directoryUuid: str | None
+
+
+class DocumentResponse(WireModel):
+    """
+    One document.
+    """
+
+    document: Document
+    data: SavedNotebook
+    status: Literal[0]
+
+
+class DocumentSaveResponse(WireModel):
+    """
+    The saved document.
+    """
+
+    document: Document
+    id: int
+    uuid: str
+    name: str
+    type: str
+    save_as: bool
+    message: str
+    status: Literal[0]
+
+
+class DocumentDeleteResponse(WireModel):
+    """
+    The document was deleted.
+    """
+
+    uuid: str
+    status: Literal[0]
+
+
+class DocumentVersionEntry(WireModel):
+    """
+    A version in a list.
+    """
+
+    version: int
+    name: str
+    modified: Time
+    modified_by: str
+
+
+class DocumentVersionListResponse(WireModel):
+    """
+    Versions of a document, newest first.
+    """
+
+    versions: list[DocumentVersionEntry]
+    status: Literal[0]
+
+
+class DocumentVersion(WireModel):
+    """
+    The content of one version of a document.
+    """
+
+    uuid: str
+    version: int
+    name: str
+    type: str
+    description: str
+    statement: str
+    parameters: list[DocumentParameter]
+    connector: str | None
+    dialect: str | None
+    database: str | None
+    tags: list[str]
+    modified: Time
+    modified_by: str
+
+
+class DocumentVersionResponse(WireModel):
+    """
+    One version of a document.
+    """
+
+    version: DocumentVersion
+    status: Literal[0]
 
 
 class Session(WireModel):

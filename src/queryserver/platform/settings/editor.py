@@ -1,4 +1,6 @@
-"""Settings of statements, results and sessions: tables `editor`, `notebook`, `metastore`, `limits`, `retention`."""
+"""Settings of statements, results and sessions: tables `editor`, `notebook`, `documents`, `metastore`, `limits`,
+`retention`.
+"""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -276,6 +278,25 @@ class NotebookSettings(Section):
     interpreters_shown_on_wheel: Names = ()
     """Keys of the data sources that clients list first."""
     interpreters: dict[str, InterpreterSettings] = Field(default_factory=dict[str, InterpreterSettings])
+
+
+class DocumentSettings(Section):
+    """Documents: the saved queries of users."""
+
+    max_per_user: Positive = 10_000
+    """Maximum number of documents of one user, including the trash."""
+    text_max_bytes: Positive = MIB
+    """Maximum size of the statement of one document."""
+    max_bytes_per_user: Positive = 256 * MIB
+    """Maximum total size of the documents of one user, including the trash and former versions."""
+    versions_kept: Count = 20
+    """Number of former versions that are kept of each document."""
+    trash_days: Count = 30
+    """Days after which the cleanup deletes documents in the trash."""
+
+    @property
+    def trash_retention(self) -> timedelta:
+        return timedelta(days=self.trash_days)
 
 
 class MetastoreSettings(Section):

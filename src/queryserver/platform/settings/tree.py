@@ -15,6 +15,7 @@ from queryserver.platform.networks import LOOPBACK, contains
 from queryserver.platform.settings.desktop import DesktopSettings
 from queryserver.platform.settings.editor import (
     BeeswaxSettings,
+    DocumentSettings,
     EditorSettings,
     ImpalaSettings,
     LimitsSettings,
@@ -64,6 +65,7 @@ class Settings(Section):
     retention: RetentionSettings = RetentionSettings()
     notebook: NotebookSettings = NotebookSettings()
     editor: EditorSettings = EditorSettings()
+    documents: DocumentSettings = DocumentSettings()
     beeswax: BeeswaxSettings = BeeswaxSettings()
     impala: ImpalaSettings = ImpalaSettings()
     spark: SparkSettings = SparkSettings()

@@ -1,0 +1,1 @@
+"""Documents: saved queries with versions, sharing and parameters (Contract documents)."""
