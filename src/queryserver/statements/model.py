@@ -235,6 +235,8 @@ class NewStatement:
     """Whether to record the statement as sent from the start, because its owner is about to send it (ADR 81)."""
     lapses: int = 0
     """The owner's `Ownership.lapses` before it recorded the statement."""
+    commits_early: bool = False
+    """Whether the record need not be on disk before the statement is sent (ADR 89)."""
 
 
 def opaque_token() -> str:

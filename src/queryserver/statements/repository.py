@@ -256,6 +256,12 @@ class StatementRecords:
         async with self._database.connection() as connection:
             return await _find_replay(connection, user_id, key)
 
+    async def make_durable(self, statement_id: UUID) -> bool:
+        """Wait until the record of a statement is on disk. Return False if there is none."""
+        # Any commit that waits for the disk also makes all earlier commits durable.
+        touched = "update statements set last_used_at = now() where id = $1"
+        return await self._database.execute(touched, statement_id) > 0
+
     async def new_session_id(self) -> int:
         """Return a new id from a sequence. Reserves 48 ids at a time to save round trips."""
         if not self._session_ids:

@@ -11,7 +11,7 @@ from typing import Any
 
 from queryserver import errors
 from queryserver.formats.arrow import Column, ResultType
-from queryserver.platform.database import Connection, NamedQuery, Row, notice
+from queryserver.platform.database import COMMIT_EARLY, Connection, NamedQuery, Row, notice
 from queryserver.platform.ownership import OwnedTable
 from queryserver.sql.positions import Position
 from queryserver.statements import model
@@ -260,7 +260,7 @@ with room as (
     select :id, 0, array[{FIRST_LINE}] || :log_lines::text[]
     from recorded where :operation_id::uuid is null and cardinality(:log_lines::text[]) > 0
 )
-select * from recorded
+select *, case when :commits_early::boolean then {COMMIT_EARLY} end from recorded
 """)
 
 
@@ -282,6 +282,7 @@ def _insert_arguments(new: model.NewStatement) -> dict[str, object]:
         "limit_source": new.limit_source.value,
         "timeout_s": int(new.timeout.total_seconds()),
         "sent_ahead": new.sent_ahead,
+        "commits_early": new.commits_early,
         "api_token": None if new.api_token is None else new.api_token.stored,
         "sealed_token": new.token.content if new.token else None,
         "token_expires_at": new.token.expires_at if new.token else None,

@@ -15,7 +15,14 @@ from queryserver.platform.logs import AUDIT
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.sql.markers import StatementParameters
 from queryserver.sql.parameters import Parameters
-from queryserver.sql.statements import Choice, PreviousStatement, StatementChooser, is_short, read_only_refusal
+from queryserver.sql.statements import (
+    Choice,
+    PreviousStatement,
+    StatementChooser,
+    is_short,
+    only_reads,
+    read_only_refusal,
+)
 from queryserver.statements import model
 from queryserver.statements.model import Claim, NewStatement, Outcome, RecordedStatement
 from queryserver.statements.owned_statements import OwnedStatements
@@ -65,6 +72,8 @@ class Submission:
     """None if there are no markers, or if the values of the continued operation apply."""
     run_all: bool = False
     """Whether to run all statements of the script, starting with the chosen one."""
+    waits_for_end: bool = False
+    """Whether the caller learns of the operation only when it has ended, or after `Submissions.make_durable`."""
     notify_url: str | None = None
     """URL that receives a signed request when the statement ends. Must be checked by the caller of `submit`."""
     destination: Mapping[str, Any] | None = None
@@ -162,12 +171,13 @@ class StatementRecorder:
         audited_as: str,
         is_bound: bool,
         first_statement: NewStatement | None = None,
+        may_commit_early: bool = False,
     ) -> RecordedStatement:
         """Record and start a statement, or record it as rejected if it changes data on a read-only connector.
 
         `audited_as` is the operation name in the audit log. If `is_bound` is set, only the process that holds the
         statement's session or data can run it. If `new` is the operation of a script, `first_statement` is the
-        script's first statement.
+        script's first statement. `may_commit_early` is set if no caller learns of the operation before it has ended.
         """
         first = first_statement or new
         refusal = None
@@ -177,7 +187,9 @@ class StatementRecorder:
             first = replace(first, owner=self.dispatcher.owner)  # rejecting it needs no worker
         if refusal is None and first_statement is None:
             sends = self.dispatcher.sends_at_once(first)
-            first = replace(first, sent_ahead=sends, lapses=self.dispatcher.lapses)
+            may_commit_early = may_commit_early and sends and first.destination is None
+            early = may_commit_early and only_reads(first.handle.statement, connector.dialect)
+            first = replace(first, sent_ahead=sends, lapses=self.dispatcher.lapses, commits_early=early)
         recorded = (
             await self.records.record(first) if first_statement is None else await self.records.record(new, first)
         )
@@ -256,9 +268,23 @@ class Submissions:
             new, first_statement = script_operation(new, request.script, choice)
         is_bound = data is not None or session.owner is not None
         recorded = await self.recorder.record(
-            user, connector, new, audited_as="statement.start", is_bound=is_bound, first_statement=first_statement
+            user,
+            connector,
+            new,
+            audited_as="statement.start",
+            is_bound=is_bound,
+            first_statement=first_statement,
+            may_commit_early=submission.waits_for_end and key is None,
         )
         return await self._check_replay(recorded, request.parameters)
+
+    async def make_durable(self, statement_id: UUID) -> None:
+        """Wait until the record is on disk, for a caller who learns of the operation before it has ended (ADR 89).
+
+        Raises ServiceUnavailable if a crash of the service database has lost the record.
+        """
+        if not await self.recorder.records.make_durable(statement_id):
+            raise errors.ServiceUnavailable("The service database has lost the statement. Send it again.")
 
     async def _check_replay(
         self, recorded: model.RecordedStatement, parameters: Parameters | None

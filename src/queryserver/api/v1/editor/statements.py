@@ -142,7 +142,7 @@ class Execution:
         submit = partial(
             self.submissions.submit,
             user,
-            submission,
+            replace(submission, waits_for_end=wait_s > 0),
             check_destination=check_destination,
             choice_scope=partial(while_connected, self.http),
         )
@@ -163,6 +163,8 @@ class Execution:
             except errors.TooManyStreams:
                 return recorded
             status = await self.reader.wait_for_end(status, wait_s, waiting)
+            if not status.state.is_terminal:
+                await self.submissions.make_durable(status.id)
             status = await self.reader.with_queue_position(status)
             if status.outcome is not None:
                 status = await self.reader.with_failure(status)
