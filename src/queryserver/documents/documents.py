@@ -207,6 +207,11 @@ class Documents:
             parameters=run_parameters(content.parameters, parameters),
         )
 
+    def record_run(self, user: User, document: Runnable, operation_id: UUID) -> None:
+        """Audit a run whose statement has been recorded."""
+        facts = {"operation_id": str(operation_id), "version": document.version}
+        AUDIT.record(user.username, "document.run", str(document.uuid), facts=facts)
+
     async def types(self, user: User) -> Sequence[str]:
         """Return the types of the user's own documents, sorted."""
         return sorted(type_of(dialect) for dialect in await self.records.dialects(user.id))

@@ -42,12 +42,14 @@ from queryserver.api.v1.editor.status import (
 )
 from queryserver.catalog.plans import PlanRequest, StatementPlan
 from queryserver.connectors.registry import Connectors
+from queryserver.documents.documents import Documents
+from queryserver.documents.model import Runnable
 from queryserver.engines.protocol import Credentials
 from queryserver.exports.files import FileExports
 from queryserver.identity.limits import Streams, StreamSlot
 from queryserver.identity.model import User
 from queryserver.platform.settings.tree import Settings
-from queryserver.sql.parameters import read_parameters
+from queryserver.sql.parameters import Parameters, read_parameters
 from queryserver.sql.statements import PreviousStatement
 from queryserver.statements.model import HistoryEntry, RecordedStatement, StatementRecord, StatementStatus
 from queryserver.statements.result_reader import PageRequest, ResultPage, ResultReader
@@ -80,25 +82,29 @@ class Execution:
     streams: Streams
     recipients: Recipients
     exports: FileExports
+    documents: Documents
 
     async def run(self, user: User, request: requests.ExecuteRequest, dialect: str | None) -> Response:
         """Execute the statement and return the response of `execute`.
 
         `dialect` comes from the path, and is None if the path has no such segment.
         """
-        # In a thread, because parsing 10,000 rows of values takes 0.1 s.
-        values = request.values if request.parameter_rows is None else await asyncio.to_thread(lambda: request.values)
+        document = None
+        if request.document_id is not None:
+            document = await self.documents.runnable(user, request.document_id, request.parameters)
         destination = request.destination()
         target = None if destination is None else self.exports.target(destination)
         submission = replace(
-            self._submission(user, request, dialect),
-            parameters=values,
+            self._submission(user, request, dialect, document),
+            parameters=await _values(request) if document is None else document.parameters,
             destination=None if target is None else target.stored(),
         )
         if request.notify is not None:
             await self.recipients.require_url(request.notify.url, "notify.url")
         check = None if target is None else partial(target.check, user)
         recorded = await self._submitted(user, submission, wait_s=request.wait, check_destination=check)
+        if document is not None and not recorded.is_replay:
+            self.documents.record_run(user, document, recorded.record.status.id)
         headers = {"Idempotency-Replayed": "true"} if recorded.is_replay else {}
         body, status = _execute_body(recorded.record), recorded.record.status
         page = (
@@ -170,13 +176,15 @@ class Execution:
                 status = await self.reader.with_failure(status)
             return replace(recorded, record=replace(recorded.record, status=status))
 
-    def _submission(self, user: User, request: requests.ExecuteRequest, dialect: str | None) -> Submission:
-        script = request.script
+    def _submission(
+        self, user: User, request: requests.ExecuteRequest, dialect: str | None, document: Runnable | None
+    ) -> Submission:
+        script = request.script if document is None else document.statement
         continued = parse_operation_id(request.operation_id) if request.operation_id else None
         if dialect is not None and not dialect.strip():
             # An empty segment is an error. Only a path without this segment selects the default connector.
             raise self.connectors.unknown(user, dialect)
-        named = request.snippet.dialect or dialect
+        named = request.snippet.dialect or dialect or (document.connector if document else None)
         previous = request.previous
         handle = request.snippet.result.handle
         names: tuple[str, ...] = ()  # names under which the notebook's sessions may refer to the connector
@@ -186,7 +194,7 @@ class Execution:
         return Submission(
             connector=named,
             script=script,
-            database=request.current_database,
+            database=request.current_database or (document.database if document else None),
             session_id=request.session_for(names),
             previous_id=continued,
             previous=PreviousStatement(
@@ -200,10 +208,17 @@ class Execution:
             settings=request.settings,
             idempotency_key=request.idempotency_key(self.http.headers.get("idempotency-key")),
             in_history=not request.notebook.hides_history,
-            parent_uuid=request.notebook.saved_uuid or "",
+            parent_uuid=str(document.uuid) if document else request.notebook.saved_uuid or "",
             notify_url=request.notify.url if request.notify else None,
             run_all=request.run_all,
         )
+
+
+async def _values(request: requests.ExecuteRequest) -> Parameters | None:
+    """Return the parameter values of a call without `document`. Raises InvalidParameter, conflicting_parameters."""
+    if request.parameter_rows is None:
+        return request.values
+    return await asyncio.to_thread(lambda: request.values)  # parsing 10,000 rows of values takes 0.1 s
 
 
 def _execute_body(record: StatementRecord) -> wire.ExecuteResponse | wire.StatementFailure:
@@ -238,6 +253,7 @@ async def execution(http: Request) -> Execution:
         services.streams,
         services.scheduling.recipients,
         services.exporting.files,
+        services.documents,
     )
 
 
