@@ -288,18 +288,11 @@ class ExecuteRequest(Fields):
     """Fields of execute in its three forms (Contract editor 4.1)."""
 
     model_config = any_of(
-        requires_text("statement"),
-        requires_text("operationId"),
-        requires_text("document"),
-        requires_text("snippet", "statement"),
+        *map(requires_text, ("statement", "operationId", "document")), requires_text("snippet", "statement")
     )
 
     statement: OptionalText = None
-    document: OptionalText = Field(
-        default=None,
-        description="UUID of a saved query to run instead of `statement`, with your rights. Its connector, database and"
-        " default parameters apply if the call leaves them out.",
-    )
+    document: OptionalText = None
     database: OptionalText = None
     operation_id: OptionalText = Field(default=None, alias="operationId")
     session_id: Annotated[int, Integer()] | None = None
@@ -344,21 +337,14 @@ class ExecuteRequest(Fields):
     def script(self) -> str | None:
         """The submitted script, or None to run `document`, or to continue the stored script of `operation_id`.
 
-        Raises MissingParameter.
+        Raises MissingParameter, conflicting_parameters.
         """
         script = self.statement or self.snippet.statement
+        if self.document is not None and (script or self.operation_id or self.parameter_rows is not None):
+            raise conflicting_parameters("document cannot be combined with statement, operationId or parameter_rows.")
         if script is None and self.operation_id is None and self.document is None:
             raise MissingParameter("statement is required and must not be blank.")
         return script
-
-    @property
-    def document_id(self) -> str | None:
-        """The saved query to run, or None. Raises conflicting_parameters."""
-        if self.document is not None and (
-            self.script is not None or self.operation_id is not None or self.parameter_rows is not None
-        ):
-            raise conflicting_parameters("document cannot be combined with statement, operationId or parameter_rows.")
-        return self.document
 
     @property
     def values(self) -> Parameters | None:

@@ -90,8 +90,8 @@ class Execution:
         `dialect` comes from the path, and is None if the path has no such segment.
         """
         document = None
-        if request.document_id is not None:
-            document = await self.documents.runnable(user, request.document_id, request.parameters)
+        if request.script is None and request.document is not None:
+            document = await self.documents.runnable(user, request.document, request.parameters)
         destination = request.destination()
         target = None if destination is None else self.exports.target(destination)
         submission = replace(
