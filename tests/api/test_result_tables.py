@@ -11,7 +11,7 @@ from tests.api.driving import Caller, until
 from queryserver.engines.external_data import OpenResult
 from queryserver.errors.statements import ResultRefused
 from queryserver.identity.model import ApiTokenLimits, Scope, User
-from queryserver.statements.external_access import SessionResults
+from queryserver.statements.external_access import SessionReads, SessionResults
 
 INLINE, STORED = "rows 5", "rows 9000"
 
@@ -26,7 +26,7 @@ async def user_of(caller: Caller) -> User:
 def session_of(caller: Caller) -> SessionResults:
     opener = caller.api.running.statements.external_data.open_result
     assert opener is not None
-    return SessionResults(opener)
+    return SessionResults(opener, SessionReads())
 
 
 async def all_rows(result: OpenResult) -> list[int]:

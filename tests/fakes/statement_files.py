@@ -15,6 +15,7 @@ from queryserver.files.upload_repository import OrphanSweep, PartUploads, Unfini
 from queryserver.files.uploads import UploadRules
 from queryserver.identity.model import STORE_RIGHTS, ApiTokenLimits, Scope, User
 from queryserver.platform.logs import AuditTrail
+from queryserver.statements.external_access import SessionReads
 
 EVERY_STORE = frozenset(STORE_RIGHTS)
 ANA, BOB = User(1, "ana", rights=EVERY_STORE), User(2, "bob", rights=EVERY_STORE)
@@ -97,4 +98,4 @@ class GivenFiles:
         self.access = StatementFileAccess(stores, rules, orphans, StorageAudit(self.audit), max_scanned=max_scanned)
 
     def session(self, *, may_write: bool = True) -> SessionFiles:
-        return SessionFiles(self.access, may_write=may_write)
+        return SessionFiles(self.access, may_write=may_write, on_read=SessionReads().add_files)

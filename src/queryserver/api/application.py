@@ -32,7 +32,7 @@ from queryserver.api.middlewares import (
 )
 from queryserver.api.routes import PlatformRoute
 from queryserver.api.v1 import admin, connector, documents, get_config, iam, importer, metadata, taskserver, token
-from queryserver.api.v1.editor import exports, results, statements, status
+from queryserver.api.v1.editor import exports, results, shares, statements, status
 from queryserver.api.v1.editor import metadata as editor_metadata
 from queryserver.api.v1.storage import changes, entries, uploads
 from queryserver.errors.base import QueryServerError
@@ -44,6 +44,7 @@ _ROUTERS = (
     statements.router,
     results.router,
     exports.router,
+    shares.router,
     editor_metadata.router,
     entries.router,
     changes.router,

@@ -54,6 +54,7 @@ from queryserver.search.search import MetadataSearch
 from queryserver.services import Services
 from queryserver.sql.formatter import ScriptFormatter
 from queryserver.statements.downloads import Downloads
+from queryserver.statements.grants import Shares
 from queryserver.statements.overview import StatementAdministration
 from queryserver.statements.result_reader import ResultReader
 from queryserver.statements.sessions import Sessions
@@ -353,6 +354,7 @@ def _enabled_tasks(services: Services) -> TaskService:
 DownloadsDep = Annotated[Downloads, _service(lambda services: services.statements.downloads)]
 FormattingDep = Annotated[ScriptFormatter, _service(lambda services: services.statements.formatting)]
 ResultReaderDep = Annotated[ResultReader, _service(lambda services: services.statements.result_reader)]
+SharesDep = Annotated[Shares, _service(lambda services: services.statements.shares)]
 SessionsDep = Annotated[Sessions, _service(lambda services: services.statements.sessions)]
 StatementAccessDep = Annotated[StatementAccess, _service(lambda services: services.statements.access)]
 StatementAdministrationDep = Annotated[

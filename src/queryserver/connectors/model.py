@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from enum import StrEnum
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -17,6 +18,14 @@ class ConnectorLimits:
     sample_timeout: timedelta
     shared_session: bool = False
     sample_views: bool = True
+
+
+class ResultSharing(StrEnum):
+    """The users to whom results of a connector may be granted (Contract sharing 4.1)."""
+
+    NEVER = "never"
+    USERS_OF_CONNECTOR = "users_of_connector"
+    ANYONE = "anyone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +46,8 @@ class Connector:
     """Whether a read-only statement is rerun once if its process has died (Contract editor 3.3)."""
     close_queries: bool = False
     """Whether close_session also closes the session's results (Contract editor 13)."""
+    share_results: ResultSharing | None = None
+    """None for the default, which depends on the engine (`Connectors.result_sharing`)."""
     right: str | None = None
     """The right to use a stored instance; None for an interpreter in the settings, which `groups` may use."""
     version: int = 0

@@ -15,7 +15,7 @@ import structlog
 from prometheus_client import Gauge
 
 from queryserver import errors
-from queryserver.connectors.model import Connector
+from queryserver.connectors.model import Connector, ResultSharing
 from queryserver.connectors.types import flags_of
 from queryserver.engines.protocol import Engine
 from queryserver.identity.model import User
@@ -281,6 +281,38 @@ class Connectors:
         connector = self.known(key)
         if connector is not None and not _is_open(connector, user):
             raise errors.PermissionDenied("You may no longer use the connector of this operation.")
+
+    def result_sharing(self, key: str) -> ResultSharing:
+        """Return to whom results of this connector may be granted (Contract sharing 4.1).
+
+        By default, results are not shared if the data source may show different rows to its users. Results of a
+        deleted connector are never shared.
+        """
+        connector = self.known(key)
+        if connector is None:
+            return ResultSharing.NEVER
+        if connector.share_results is not None:
+            return connector.share_results
+        try:
+            differs = self.engine(connector).capabilities.differs_by_user
+        except errors.QueryServerError:  # the connector cannot run on this server
+            return ResultSharing.NEVER
+        return ResultSharing.NEVER if differs else ResultSharing.USERS_OF_CONNECTOR
+
+    def may_receive_results(self, user: User, key: str) -> bool:
+        """Return whether results of this connector may be granted to the user (Contract sharing 4.1)."""
+        connector, sharing = self.known(key), self.result_sharing(key)
+        if connector is None or sharing is ResultSharing.NEVER:
+            return False
+        return user.reaches(key) if sharing is ResultSharing.ANYONE else _is_open(connector, user)
+
+    def receivable(self, user: User) -> Mapping[ResultSharing, Sequence[str]]:
+        """Return the keys of the connectors whose results may be granted to the user, by their setting."""
+        found: dict[ResultSharing, list[str]] = {}
+        for key in [*self._idle, *(one.key for one in self._connectors.values())]:
+            if self.may_receive_results(user, key):
+                found.setdefault(self.result_sharing(key), []).append(key)
+        return found
 
     def engine(self, connector: Connector) -> Engine:
         """Return the current version's engine, for its capabilities.

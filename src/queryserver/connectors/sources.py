@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from queryserver import errors
 from queryserver.connectors import options
 from queryserver.connectors.engine_builders import EngineBuilder, section_defaults
-from queryserver.connectors.model import Connector, ConnectorLimits, SettingValue, connector_right
+from queryserver.connectors.model import Connector, ConnectorLimits, ResultSharing, SettingValue, connector_right
 from queryserver.connectors.repository import ConnectorRepository
 from queryserver.engines.connections import MEMORY, require_folder
 from queryserver.platform.settings.editor import GeneralSettings
@@ -47,6 +47,7 @@ def configured_connectors(settings: Settings) -> list[Connector]:
                 strict_settings=table.strict_settings,
                 retries_reads=table.retry == "read_only",
                 close_queries=_closes_queries(dialect, table.options, settings),
+                share_results=_sharing(table),
             )
         )
     return found
@@ -95,6 +96,7 @@ def draft_connector(
         strict_settings=general.strict_settings,
         retries_reads=general.retry == "read_only",
         close_queries=_closes_queries(dialect, own, settings),
+        share_results=_sharing(general),
         right=connector_right(0),
     )
 
@@ -111,6 +113,10 @@ def _limits(dialect: str, settings: Settings, general: GeneralSettings) -> Conne
         shared_session=editor.shared_session if general.shared_session is None else general.shared_session,
         sample_views=editor.sample_views if general.sample_views is None else general.sample_views,
     )
+
+
+def _sharing(general: GeneralSettings) -> ResultSharing | None:
+    return None if general.share_results is None else ResultSharing(general.share_results)
 
 
 def _closes_queries(dialect: str, general: Mapping[str, SettingValue], settings: Settings) -> bool:

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from queryserver import errors
 from queryserver.connectors import options
-from queryserver.connectors.model import SettingValue
+from queryserver.connectors.model import ResultSharing, SettingValue
 from queryserver.platform.settings.editor import GeneralSettings
 
 Settings: TypeAlias = Mapping[str, SettingValue]
@@ -163,9 +163,12 @@ _CONTROLS = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 _NO_LINES = {ord(one): None for one in "\r\n\t"}
 _MULTILINE_SETTINGS = frozenset({"ssl_ca", "credentials_json"})
 _MAX_SHOWN_NAME_CHARACTERS = 100
-_RETRIES = frozenset({"never", "read_only"})
+_CHOICES: Mapping[str, Sequence[str]] = MappingProxyType(
+    {"retry": ("never", "read_only"), "share_results": tuple(ResultSharing)}
+)
 _GENERAL: Settings = MappingProxyType(
-    {name: 1 if name.endswith("_s") else False for name in GeneralSettings.model_fields} | {"retry": "never"}
+    {name: 1 if name.endswith("_s") else False for name in GeneralSettings.model_fields}
+    | {name: words[0] for name, words in _CHOICES.items()}
 )
 """Additional settings of every type that accepts statements, each with a sample value that shows its type."""
 
@@ -192,8 +195,9 @@ def complete_settings(row: ConnectorType, values: Mapping[str, object]) -> dict[
     for name in _GENERAL:
         if name.endswith("_s") and not 1 <= int(settings.get(name, 1)) <= _MAX_S:
             problems[name] = [f"Must be between 1 and {_MAX_S}."]
-    if settings.get("retry", "never") not in _RETRIES:
-        problems["retry"] = ["Must be never or read_only."]
+    for name, words in _CHOICES.items():
+        if settings.get(name, words[0]) not in words and name not in problems:
+            problems[name] = [f"Must be {', '.join(words[:-1])} or {words[-1]}."]
     if problems:
         raise errors.ConnectorRefused(problems)
     return settings

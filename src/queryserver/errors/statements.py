@@ -236,6 +236,12 @@ statement_text_expired = ErrorKind(
     "The text of this script is no longer stored: long scripts are kept for"
     " `editor.statement_text_retention_h` hours after they end. Submit the script again.",
 )
+sharing_disabled = ErrorKind(
+    PermissionDenied, "sharing_disabled", "Sharing is disabled on this server (`desktop.enable_sharing`)."
+)
+sharing_not_allowed = ErrorKind(PermissionDenied, "sharing_not_allowed")
+no_result_to_share = ErrorKind(Conflict, "no_result_to_share")
+too_many_grants = ErrorKind(Conflict, "too_many_grants")
 session_not_found = ErrorKind(NotFound, "session_not_found", "Session {} does not exist.")
 
 

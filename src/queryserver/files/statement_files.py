@@ -1,7 +1,7 @@
 """Gives SQL statements access to files in stores, with the permissions of their callers (Contract editor 4.7)."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -59,11 +59,11 @@ class StatementFileAccess:
         self.reads = ByteBudget(_MAX_CONCURRENT_READ_BYTES, wait_s=_READ_WAIT_S)
         self.open_writes = 0
 
-    def of_session(self, *, may_write: bool) -> "SessionFiles":
+    def of_session(self, *, may_write: bool, on_read: Callable[[], Awaitable[object]]) -> "SessionFiles":
         """Return the file access of one session. `may_write` is set if both the engine and the connector permit
-        writing.
+        writing. `on_read` is awaited before each read of a name or a file.
         """
-        return SessionFiles(self, may_write=may_write)
+        return SessionFiles(self, may_write=may_write, on_read=on_read)
 
 
 class SessionFiles:
@@ -71,10 +71,13 @@ class SessionFiles:
     of its caller.
     """
 
-    def __init__(self, access: StatementFileAccess, *, may_write: bool) -> None:
+    def __init__(
+        self, access: StatementFileAccess, *, may_write: bool, on_read: Callable[[], Awaitable[object]]
+    ) -> None:
         self.schemes = access.stores.spellings
         self._access = access
         self._may_write = may_write
+        self._on_read = on_read
         self._statement: CallerFiles | None = None
 
     @asynccontextmanager
@@ -94,20 +97,25 @@ class SessionFiles:
             raise errors.PermissionDenied("Files can be read and written only while a statement is running.")
         return self._statement
 
+    async def _reading(self) -> "CallerFiles":
+        current = self._current
+        await self._on_read()
+        return current
+
     async def glob(self, pattern: str) -> Sequence[StoredFile]:
-        return await self._current.glob(pattern)
+        return await (await self._reading()).glob(pattern)
 
     async def status(self, path: str) -> StoredFile:
-        return await self._current.status(path)
+        return await (await self._reading()).status(path)
 
     async def list_directory(self, path: str) -> Sequence[StoredFile]:
-        return await self._current.list_directory(path)
+        return await (await self._reading()).list_directory(path)
 
     async def require_readable(self, path: str) -> StoredFile:
-        return await self._current.require_readable(path)
+        return await (await self._reading()).require_readable(path)
 
     async def read(self, path: str, *, offset: int, length: int, version: str = "") -> bytes:
-        return await self._current.read(path, offset=offset, length=length, version=version)
+        return await (await self._reading()).read(path, offset=offset, length=length, version=version)
 
     @asynccontextmanager
     async def write(self, path: str, *, overwrite: bool) -> AsyncGenerator[FileSink]:

@@ -3,10 +3,11 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from inspect import isawaitable
 
 import structlog
 
@@ -157,8 +158,8 @@ class RequestLimits:
             await asyncio.sleep(_EXCHANGE_EVERY_S)
 
 
-Permits = Callable[[User], object]
-"""Raises a domain error if the user may not continue."""
+Permits = Callable[[User], Awaitable[None] | object]
+"""Raises a domain error if the user may not continue. The result is awaited if it can be."""
 
 
 def _permit_always(user: User) -> None:
@@ -186,7 +187,12 @@ class StreamSlot:
         if self._clock() < self._due:
             return
         self._due = self._clock() + self._every_s
-        permits(await self._user_now())
+        checked = permits(await self._user_now())
+        if isawaitable(checked):
+            try:
+                await checked
+            except errors.DatabaseUnavailable:
+                log.warning("grant of a long call not checked: database unreachable", user_id=self._user.id)
 
     async def rechecked(
         self, pieces: AsyncGenerator[bytes], permits: Permits = _permit_always

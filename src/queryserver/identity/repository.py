@@ -120,6 +120,9 @@ _CHANGE = """
     where username_key = $1
 """
 
+_END_GRANTS = "delete from result_grants where user_id = (select id from users where username_key = $1)"
+"""Grants of results to a disabled user are not restored when the user is enabled again (Contract sharing 3.4)."""
+
 _NEW_GROUP = """
     with made as (insert into groups (name) values ($1) on conflict do nothing returning id)
     insert into group_rights (group_id, "right") select made.id, unnest($2::text[]) from made
@@ -219,6 +222,8 @@ class AccountRepository:
         async with self._database.transaction() as connection, administrator_remains(connection):
             if password_hash is not None and await connection.fetchval(is_service, username_key):
                 raise service_account(username_key)
+            if is_active is False:
+                await connection.execute(_END_GRANTS, username_key)
             return await connection.execute(_CHANGE, username_key, *values) == "UPDATE 1"
 
     async def end_all_tokens(self) -> int:

@@ -12,6 +12,7 @@ from queryserver.connectors.registry import Connectors
 from queryserver.files.statement_files import StatementFileAccess
 from queryserver.identity.build import AccountServices
 from queryserver.identity.limits import Streams
+from queryserver.identity.model import UsernameRule
 from queryserver.platform.computation import ComputationExecutor
 from queryserver.platform.database import Database, Notices, open_database, required_dsn
 from queryserver.platform.fair_queue import ByteBudget
@@ -28,6 +29,8 @@ from queryserver.sql.statements import StatementChooser
 from queryserver.statements.downloads import Downloads, ResultTables
 from queryserver.statements.external_access import ExternalData
 from queryserver.statements.forwarding import WorkForwarder
+from queryserver.statements.grant_repository import GrantRecords
+from queryserver.statements.grants import Shares
 from queryserver.statements.job_submission import JobSubmissions
 from queryserver.statements.overview import StatementAdministration
 from queryserver.statements.owned_statements import OwnedStatements
@@ -110,6 +113,7 @@ class StatementServices:
     downloads: Downloads
     control: StatementControl
     history: StatementHistory
+    shares: Shares
     sessions: Sessions
     formatting: ScriptFormatter
     administration: StatementAdministration
@@ -191,6 +195,15 @@ class StatementBuilder:
                 cancel_wait=settings.editor.cancel_wait,
             ),
             history=StatementHistory(stored.records, self.connectors),
+            shares=Shares(
+                grants=self._grants,
+                access=self._access,
+                connectors=self.connectors,
+                users=self.accounts.directory,
+                usernames=UsernameRule.of(settings.desktop.auth),
+                limits=settings.editor,
+                is_enabled=settings.desktop.enable_sharing,
+            ),
             sessions=self._sessions,
             formatting=ScriptFormatter(self.resources.computations, max_bytes=settings.editor.statement_max_bytes),
             administration=StatementAdministration(stored.database, stored.records, self._dispatcher.cancel),
@@ -231,7 +244,12 @@ class StatementBuilder:
 
     @cached_property
     def _access(self) -> StatementAccess:
-        return StatementAccess(self.stored.records, self.connectors)
+        is_enabled = self.settings.desktop.enable_sharing
+        return StatementAccess(self.stored.records, self.connectors, self._grants if is_enabled else None)
+
+    @cached_property
+    def _grants(self) -> GrantRecords:
+        return GrantRecords(self.stored.database)
 
     @cached_property
     def _reader(self) -> StatementReader:
@@ -254,9 +272,16 @@ class StatementBuilder:
     def _external_data(self) -> ExternalData:
         stored, ownership = self.stored, self.fleet.ownership
         tables = ResultTables(
-            stored.database, stored.records, stored.results, self._access, self._result_reader, ownership, self._signals
+            stored.database,
+            stored.records,
+            stored.results,
+            self._access,
+            self._grants,
+            self._result_reader,
+            ownership,
+            self._signals,
         )
-        return ExternalData(self.resources.files, tables.open, tables.wait_until_ended)
+        return ExternalData(self.resources.files, tables.open, tables.wait_until_ended, self._grants.record_sources)
 
     @cached_property
     def _runner(self) -> Runner:

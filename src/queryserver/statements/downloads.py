@@ -5,10 +5,11 @@ A statement can read a result only if its user may read it. The result is retain
 Implements the protocols `StatementResults` and `OpenResult` of `engines/external_data.py`, independently of engines.
 """
 
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from concurrent.futures import Executor
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from uuid import UUID, uuid4
 
 import pyarrow as pa
@@ -27,6 +28,7 @@ from queryserver.platform.database import Database
 from queryserver.platform.logs import AUDIT
 from queryserver.platform.ownership import Ownership
 from queryserver.results.segments import ResultStore, Segment
+from queryserver.statements.grant_repository import FOREIGN, GrantRecords, ReadSources
 from queryserver.statements.model import StatementStatus, StoredResult
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.result_reader import ResultReader
@@ -53,6 +55,8 @@ class StoredRows:
     status: StatementStatus
     columns: tuple[Column, ...]
     reader: ResultReader
+    user_id: int
+    """The user who reads, whose share of memory large segments use."""
 
     @property
     def rows(self) -> int:
@@ -60,7 +64,7 @@ class StoredRows:
 
     def tables(self) -> AsyncGenerator[pa.Table]:
         """Yield all rows in order, one segment at a time."""
-        return self.reader.tables(self.status.id, self.status.rows, user_id=self.status.user_id)
+        return self.reader.tables(self.status.id, self.status.rows, user_id=self.user_id)
 
     def schemas(self) -> AsyncGenerator[pa.Schema]:
         """Yield each distinct schema of the segments once, without reading their rows."""
@@ -94,7 +98,7 @@ class Downloads:
     async def open(
         self, user: User, operation_id: UUID, *, statement_id: int | None = None, allow_truncated: bool = False
     ) -> StoredRows:
-        """Open the result of a user's operation.
+        """Open the result of an operation that the user may read.
 
         For a script, open the result of the statement `statement_id`, or by default the result of the last statement
         that has one.
@@ -104,10 +108,10 @@ class Downloads:
         """
         with AUDIT.failures(user.username, _OPERATION, facts={"operation_id": str(operation_id)}):
             self._require_right(user)
-            record = await self._access.own_record(user, operation_id)
+            record = await self._access.result_record(user, operation_id)
             part = await self._reader.part_of(record.status, statement_id)
             if part is not None and part != operation_id:
-                record = await self._access.own_record(user, part)
+                record = await self._access.result_record(user, part)
             status = record.status
             if status.outcome is not None:
                 number, code = status.outcome
@@ -122,7 +126,7 @@ class Downloads:
                 raise DownloadRefused(
                     "truncated", f"{message} To download the rows that were kept, add allow_truncated=true.", status=1
                 )
-            return StoredRows(status, record.columns or (), self._reader)
+            return StoredRows(status, record.columns or (), self._reader, user.id)
 
     async def packed(self, user: User, rows: StoredRows, *, threads: Executor) -> PackedStream | None:
         """Return the stored rows as one Arrow stream, or None if they must be converted. Audits failures.
@@ -164,13 +168,13 @@ class Downloads:
                 self.sizes.put(tag, size)
             return size
 
-    def require(self, user: User, status: StatementStatus) -> None:
+    async def require(self, user: User, status: StatementStatus) -> None:
         """Check that the user may continue a download.
 
         Raises download_disabled, OperationNotFound, PermissionDenied.
         """
         self._require_right(user)
-        self._access.require_owner(user, status)
+        await self._access.require_result_reader(user, status)
 
     def _require_right(self, user: User) -> None:
         if not self._enabled or not user.may(DOWNLOAD):
@@ -189,6 +193,7 @@ class ResultTables:
     records: StatementRecords
     results: ResultStore
     access: StatementAccess
+    grants: GrantRecords
     reader: ResultReader
     ownership: Ownership
     signals: StateSignals
@@ -206,7 +211,14 @@ class ResultTables:
             if stored is None:
                 raise errors.result_not_found(f"Operation {operation_id} does not exist.")
             _require_rows(operation_id, stored.status)
-            yield OpenTable(stored, self.results)
+            is_own = stored.status.user_id == user.id
+            sources = ReadSources(connectors=frozenset([stored.status.connector if is_own else FOREIGN]))
+            sources |= await self.grants.sources(status.id)
+            yield OpenTable(stored, self.results, sources, partial(self._require_reader, user, stored.status))
+
+    async def _require_reader(self, user: User, status: StatementStatus) -> None:
+        with _refusals(str(status.id)):
+            await self.access.require_result_reader(user, status)
 
     async def wait_until_ended(self, user: User, operation_id: str) -> None:
         """Wait until an operation has ended. The caller limits the wait.
@@ -214,18 +226,18 @@ class ResultTables:
         Raises ResultRefused if the user may not read the result, DatabaseUnavailable.
         """
         with _refusals(operation_id), self.signals.watch(parse_operation_id(operation_id), ends_only=True) as watch:
-            while (await self.access.own_record(user, watch.statement_id)).status.state in ACTIVE:
+            while (await self.access.result_record(user, watch.statement_id)).status.state in ACTIVE:
                 await watch.changed_within(_CHECK_EVERY_S)
 
     async def _status(self, user: User, operation_id: str) -> StatementStatus:
         """Return the status of the statement whose rows are requested. Raises ResultRefused."""
         with _refusals(operation_id):
-            record = await self.access.own_record(user, parse_operation_id(operation_id))
+            record = await self.access.result_record(user, parse_operation_id(operation_id))
             part = await self.reader.part_of(record.status, None)
         if part is None:
             _require_rows(operation_id, record.status)
             raise errors.ResultRefused(f"No statement of the script {operation_id} has a result set.")
-        status = record.status if part == record.status.id else (await self.access.own_record(user, part)).status
+        status = record.status if part == record.status.id else (await self.access.result_record(user, part)).status
         _require_rows(operation_id, status)
         return status
 
@@ -269,9 +281,18 @@ def _require_rows(operation_id: str, status: StatementStatus) -> None:
 
 
 class OpenTable:
-    """Implements `OpenResult` for a result in the result store or in its statement record."""
+    """Implements `SourcedResult` for a result in the result store or in its statement record."""
 
-    def __init__(self, stored: StoredResult, results: ResultStore) -> None:
+    def __init__(
+        self,
+        stored: StoredResult,
+        results: ResultStore,
+        sources: ReadSources,
+        require_reader: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`require_reader` is awaited before each read. It raises ResultRefused once a grant has ended."""
+        self.sources = sources
+        self._require_reader = require_reader
         self._id = stored.status.id
         self._results = results
         self._inline = stored.inline
@@ -284,6 +305,7 @@ class OpenTable:
         self.warning = stored.status.message if stored.status.is_truncated_by_server else ""
 
     async def descriptor(self, number: int) -> int | None:
+        await self._require_reader()
         segment = self._segment(number)
         if segment is None:
             return None
@@ -293,6 +315,7 @@ class OpenTable:
             raise errors.ServiceUnavailable("The result store cannot be reached.") from error
 
     async def read(self, number: int, start: int, stop: int) -> bytes:
+        await self._require_reader()
         segment = self._segment(number)
         if segment is None:
             return (self._inline or b"")[start:stop]

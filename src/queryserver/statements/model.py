@@ -5,7 +5,7 @@ import hashlib
 import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 from uuid import UUID
@@ -107,6 +107,29 @@ class StatementStatus:
     def is_truncated_by_server(self) -> bool:
         """Whether rows were dropped because of a limit that the caller did not set."""
         return (cut := self.truncation) is not None and not cut.is_requested
+
+
+NO_HANDLE = StatementHandle("", 0, 1, (0, 0, 0, 0), "", "", "", 0, "")
+"""Stands for the handle of a statement that the caller may not see."""
+
+
+def without_statement(status: StatementStatus) -> StatementStatus:
+    """Return the status without the statement, its handle, and messages that may quote the statement or its rows."""
+    if status.outcome is None and not status.parts:
+        return status
+    is_deleted = status.state in {StatementState.EXPIRED, StatementState.CLOSED}
+    return replace(
+        status,
+        message=status.message if status.outcome is None or is_deleted else _NO_RESULT,
+        failure=None if status.outcome is None else FailureDetails(NO_HANDLE, None, None),
+        parts=[
+            replace(part, message=_NO_RESULT, error_position=None, error_sqlstate=None) if part.outcome else part
+            for part in status.parts
+        ],
+    )
+
+
+_NO_RESULT = "The statement ended without a result."
 
 
 @dataclass(frozen=True, slots=True)

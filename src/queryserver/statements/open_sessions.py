@@ -165,7 +165,9 @@ class OpenSessions:
         self._sessions[session.id] = session
 
     @asynccontextmanager
-    async def turn(self, session: OpenSession, user: User, *, operation_id: str = "") -> AsyncGenerator[EngineSession]:
+    async def turn(
+        self, session: OpenSession, user: User, *, operation_id: str = "", statement_id: UUID | None = None
+    ) -> AsyncGenerator[EngineSession]:
         """Wait until no other statement runs in the session, and yield its engine session.
 
         Drops a dead or expired session and raises SessionLost. `user` is the session's user, with the rights that
@@ -182,7 +184,7 @@ class OpenSessions:
                 raise errors.SessionLost(f"Invalid session Id {session.id}: the session is gone.")
             session.touch()
             try:
-                async with session.external_data.acting(user, operation_id=operation_id):
+                async with session.external_data.acting(user, operation_id=operation_id, statement_id=statement_id):
                     yield session.engine_session
             finally:
                 session.touch()
@@ -372,6 +374,8 @@ class SessionOpener:
             self.slots.slot(assignment.connector, user.id),
             external_data.open_result(user, operation_id) as opened,
         ):
+            if external_data.record_sources is not None:
+                await external_data.record_sources(assignment.claim.statement_id, opened.sources)
             yield StoredSession(opened)
 
     @asynccontextmanager
@@ -406,12 +410,17 @@ class SessionOpener:
                 external_data = self._external_data(connector)
                 await stack.enter_async_context(self.slots.slot(connector.key, user.id))
                 engine = await stack.enter_async_context(self.connectors.using(connector))
-                await stack.enter_async_context(external_data.acting(user, operation_id=_operation_id(assignment)))
+                acting = external_data.acting(
+                    user, operation_id=_operation_id(assignment), statement_id=assignment.claim.statement_id
+                )
+                await stack.enter_async_context(acting)
                 yield await stack.enter_async_context(engine.session(user, external_data.add_to(options)))
                 return
             if not (open_session.is_named or assignment.keeps_session):
                 stack.push_async_callback(self.sessions.drop, open_session.id)
-            turn = self.sessions.turn(open_session, user, operation_id=_operation_id(assignment))
+            turn = self.sessions.turn(
+                open_session, user, operation_id=_operation_id(assignment), statement_id=assignment.claim.statement_id
+            )
             session = await stack.enter_async_context(turn)
             if (script := assignment.claim.operation_id) is not None:
                 open_session.scripts.add(script)

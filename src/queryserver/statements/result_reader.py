@@ -15,7 +15,7 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from queryserver.errors.base import InvalidParameter, ServiceUnavailable
+from queryserver.errors.base import InvalidParameter, MissingParameter, ServiceUnavailable
 from queryserver.errors.files import PathNotFound, StorageError
 from queryserver.errors.statements import OperationNotFound, PageRowTooLarge
 from queryserver.formats.arrow import CellForm, Column, decode
@@ -30,7 +30,7 @@ from queryserver.statements.model import StatementStatus, StoredResult
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.running_statements import StateSignals
 from queryserver.statements.states import ACTIVE, StatementState
-from queryserver.statements.status import StatementAccess
+from queryserver.statements.status import StatementAccess, shown_to
 
 _MAX_MOVES_PER_QUERY = 200
 _CONCURRENT_QUERIES = 2
@@ -246,9 +246,9 @@ class ResultReader:
     async def page(self, user: User, operation_id: UUID, request: PageRequest) -> ResultPage:
         """Read a page of rows.
 
-        Reading from `start_row` can be repeated. Reading from the cursor advances it past the delivered rows. While
-        the statement runs and has no rows yet, waits up to 1 s for them. Raises OperationNotFound, PermissionDenied,
-        ServiceUnavailable, PageRowTooLarge, TooManyRequests.
+        Reading from `start_row` can be repeated. Reading from the cursor advances it past the delivered rows; only the
+        owner may do so. While the statement runs and has no rows yet, waits up to 1 s for them. Raises
+        OperationNotFound, PermissionDenied, MissingParameter, ServiceUnavailable, PageRowTooLarge, TooManyRequests.
         """
         first = 0 if request.start_over and request.start_row is None else request.start_row
         page = await self._page(user, operation_id, request, first)
@@ -372,20 +372,25 @@ class ResultReader:
         user: User | None = None,
         taken_by: int | None = None,
     ) -> StoredResult:
-        """Return where the rows are stored. If `user` is given, check that they own the statement."""
+        """Return where the rows are stored. If `user` is given, check that they may read the rows."""
         stored = await self.records.stored_result(operation_id, start_row=start_row, rows=rows, taken_by=taken_by)
         if stored is None:
             raise OperationNotFound(str(operation_id))
-        if user is not None:
-            self.access.require_owner(user, stored.status)
-        return stored
+        return stored if user is None else await self._readable(user, stored)
+
+    async def _readable(self, user: User, stored: StoredResult) -> StoredResult:
+        """Return the result as the user may see it. Raises OperationNotFound, PermissionDenied."""
+        await self.access.require_result_reader(user, stored.status)
+        return stored if stored.status.user_id == user.id else replace(stored, status=shown_to(user, stored.status))
 
     async def _page(self, user: User, operation_id: UUID, request: PageRequest, first: int | None) -> ResultPage:
         taken_by = user.id if request.start_row is None and request.statement_id is None else None
         while True:
             stored = await self._stored(operation_id, start_row=first, rows=request.rows, taken_by=taken_by)
             async with self._cursor_back_on_failure(stored):
-                self.access.require_owner(user, stored.status)
+                stored = await self._readable(user, stored)
+                if first is None and stored.status.user_id != user.id:
+                    raise MissingParameter("start_row is required: only the owner of a result reads from its cursor.")
                 if stored.status.is_script or request.statement_id is not None:
                     part = await self.part_of(stored.status, request.statement_id)
                     if part is None:
@@ -397,7 +402,8 @@ class ResultReader:
                 if end_row < stored.status.rows:  # the page is shorter than requested because of its size
                     await self.cursors.move(operation_id, expected=stored.status.rows, to=end_row)
                 return page
-            if request.start_row is not None or (page.rows == 0 and not request.start_over):
+            moves_cursor = request.start_row is None and stored.status.user_id == user.id
+            if not moves_cursor or (page.rows == 0 and not request.start_over):
                 return page
             expected = None if request.start_over else page.start_row
             if await self.cursors.move(operation_id, expected=expected, to=end_row):

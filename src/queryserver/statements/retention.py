@@ -23,6 +23,7 @@ from queryserver.platform.settings.editor import EditorSettings
 from queryserver.platform.threads import Progress, background, every, no_progress
 from queryserver.results.segments import ResultStore
 from queryserver.results.stores import ResultDirectory, ResultListing
+from queryserver.statements.grant_repository import HAS_RESULT
 from queryserver.statements.repository import MAY_HAVE_BYTES, StatementRecords
 from queryserver.statements.session_repository import SessionRecords
 
@@ -169,6 +170,10 @@ _OUTDATED_ROWS: Mapping[str, str] = {
     "API tokens": "from api_tokens where least(expires_at, revoked_at) < now() - interval '30 days'",
     "login counters": "from login_failures where window_started_at < now() - interval '1 day'",
     "login networks": "from login_networks where last_login_at < now() - interval '30 days'",
+    # Includes grants to disabled users, and grants of results that no longer exist.
+    "result grants": f"""from result_grants where valid_until < now()
+        or exists (select from users where users.id = user_id and not is_active)
+        or not exists (select from statements where statements.id = statement_id and {HAS_RESULT})""",
     "closed sessions": "from sessions where closed_at < now() - interval '30 days'",
     # A process that is paused for less than a day continues its reads.
     "reads of results": f"""from result_reads where {RESULT_READS.claimable()}

@@ -2,17 +2,26 @@
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TypeVar
 from uuid import UUID
 
+from queryserver.connectors.model import ResultSharing
 from queryserver.connectors.registry import Connectors
 from queryserver.errors.statements import OperationNotFound
 from queryserver.identity.limits import Streams, StreamSlot
 from queryserver.identity.model import User
-from queryserver.statements.model import HistoryEntry, LogPage, StatementRecord, StatementStatus
+from queryserver.statements.grant_repository import Grant, GrantRecords, ReadSources
+from queryserver.statements.model import (
+    NO_HANDLE,
+    HistoryEntry,
+    LogPage,
+    StatementRecord,
+    StatementStatus,
+    without_statement,
+)
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.runner import StatementDispatcher
 from queryserver.statements.running_statements import StateSignals, Watch
@@ -26,12 +35,15 @@ _UUID = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 class StatementAccess:
     """Finds statements for callers and checks their rights.
 
-    Unknown ids, malformed ids and other users' ids raise the same OperationNotFound.
+    Unknown ids, malformed ids and other users' ids raise the same OperationNotFound, and so do grants that have ended.
+    Grants are read only for callers who are not the owner.
     """
 
-    def __init__(self, records: StatementRecords, connectors: Connectors) -> None:
+    def __init__(self, records: StatementRecords, connectors: Connectors, grants: GrantRecords | None) -> None:
+        """`grants` is None if sharing is disabled."""
         self._records = records
         self._connectors = connectors
+        self._grants = grants
 
     async def id_of(self, user: User, operation_id: str | None, guid: str | None) -> UUID:
         """Return the id of an operation, given its id or the `guid` of its handle.
@@ -79,6 +91,55 @@ class StatementAccess:
             raise OperationNotFound(str(operation_id))
         return found
 
+    async def shared_status(self, user: User, operation_id: UUID) -> StatementStatus:
+        """Return the status if the user is the owner or an administrator, or if the result is granted to the user.
+
+        A user to whom the result is granted sees neither the statement nor messages of the engine. Raises
+        OperationNotFound, PermissionDenied.
+        """
+        status = await self._records.status(operation_id)
+        if status is None:
+            raise OperationNotFound(str(operation_id))
+        await self.require_shared_reader(user, status)
+        return shown_to(user, status)
+
+    async def require_shared_reader(self, user: User, status: StatementStatus) -> None:
+        """Raise OperationNotFound or PermissionDenied unless the user may read the status now, perhaps by a grant."""
+        if _is_visible(user, status, by_admin=True):
+            self._connectors.require_permission(user, status.connector)
+        else:
+            await self.grant(user, status)
+
+    async def require_result_reader(self, user: User, status: StatementStatus) -> None:
+        """Raise OperationNotFound or PermissionDenied unless the user may read the rows now.
+
+        Only the owner may, and users to whom the result is granted.
+        """
+        if _is_visible(user, status, by_admin=False):
+            self._connectors.require_permission(user, status.connector)
+        else:
+            await self.grant(user, status)
+
+    async def grant(self, user: User, status: StatementStatus) -> Grant:
+        """Return the grant through which the user may read another user's result.
+
+        Its connector must still permit it (Contract sharing 4). Raises OperationNotFound.
+        """
+        if self._grants is not None and self._connectors.may_receive_results(user, status.connector):
+            grant = await self._grants.find(status.id, user.id)
+            if grant is not None and self.may_receive(user, status.connector, grant.sources):
+                return grant
+        raise OperationNotFound(str(status.id))
+
+    def may_receive(self, user: User, connector: str, sources: ReadSources) -> bool:
+        """Return whether a result of this connector, with rows from these sources, may be granted to the user.
+
+        Files depend on the rights of the statement's user, so only `ResultSharing.ANYONE` permits them.
+        """
+        if sources.files and self._connectors.result_sharing(connector) is not ResultSharing.ANYONE:
+            return False
+        return all(self._connectors.may_receive_results(user, key) for key in {connector, *sources.connectors})
+
     def require_reader(self, user: User, status: StatementStatus) -> None:
         """Raise OperationNotFound or PermissionDenied unless the user may read the status now."""
         if not _is_visible(user, status, by_admin=True):
@@ -93,6 +154,20 @@ class StatementAccess:
         self.require_owner(user, record.status)
         return record
 
+    async def result_record(self, user: User, operation_id: UUID) -> StatementRecord:
+        """Return the record if the user may read the result, without the statement if it is granted to the user.
+
+        Raises OperationNotFound, PermissionDenied.
+        """
+        record = await self._records.read(operation_id)
+        if record is None:
+            raise OperationNotFound(str(operation_id))
+        await self.require_result_reader(user, record.status)
+        if record.status.user_id == user.id:
+            return record
+        status = without_statement(record.status)
+        return replace(record, status=status, handle=NO_HANDLE, script_id=None, settings={}, canceled_by=None)
+
     async def record(self, user: User, operation_id: UUID) -> StatementRecord:
         """Return the record if the user is the owner or an administrator.
 
@@ -105,7 +180,7 @@ class StatementAccess:
         return record
 
     def require_owner(self, user: User, status: StatementStatus) -> None:
-        """Raise OperationNotFound or PermissionDenied unless the user is the owner. Only the owner may read results."""
+        """Raise OperationNotFound or PermissionDenied unless the user is the owner."""
         if not _is_visible(user, status, by_admin=False):
             raise OperationNotFound(str(status.id))
         self._connectors.require_permission(user, status.connector)
@@ -114,6 +189,11 @@ class StatementAccess:
 def _is_visible(user: User, status: StatementStatus, *, by_admin: bool) -> bool:
     """Return whether the user may see the operation. An API token sees only operations on its connectors (ADR 62)."""
     return (status.user_id == user.id or (by_admin and user.is_admin)) and user.reaches(status.connector)
+
+
+def shown_to(user: User, status: StatementStatus) -> StatementStatus:
+    """Return the status as the user may see it, given that the user may read it."""
+    return status if _is_visible(user, status, by_admin=True) else without_statement(status)
 
 
 def parse_operation_id(text: str) -> UUID:
@@ -154,18 +234,20 @@ class StatementReader:
         self._streams = streams
 
     async def status(self, user: User, operation_id: UUID, *, wait_s: float = 0) -> StatementStatus:
-        """Return the current status. If `wait_s` is positive, wait up to that long for a terminal status.
+        """Return the current status, as `StatementAccess.shared_status` does.
+
+        If `wait_s` is positive, wait up to that long for a terminal status.
 
         Raises OperationNotFound, PermissionDenied. When waiting, also raises TooManyStreams and the errors of
         `StreamSlot.recheck`.
         """
         if wait_s <= 0:
-            return await self.with_queue_position(await self.access.status(user, operation_id))
+            return await self.with_queue_position(await self.access.shared_status(user, operation_id))
         with self._signals.watch(operation_id, ends_only=True) as watch:
-            status = await self.access.status(user, operation_id)
+            status = await self.access.shared_status(user, operation_id)
             if not status.state.is_terminal:
                 with self._streams.slot(user) as slot:
-                    status = await self.wait_on_watch(status, wait_s, watch, slot)
+                    status = shown_to(user, await self.wait_on_watch(status, wait_s, watch, slot))
         return await self.with_queue_position(status)
 
     async def with_queue_position(self, status: StatementStatus) -> StatementStatus:
@@ -192,8 +274,13 @@ class StatementReader:
         with self._signals.watch(status.id, ends_only=True) as watch:
             return await self.wait_on_watch(status, wait_s, watch, slot)
 
-    async def _recheck(self, status: StatementStatus, slot: StreamSlot) -> None:
-        await slot.recheck(lambda user: self.access.require_reader(user, status))
+    async def _recheck(self, status: StatementStatus, slot: StreamSlot, *, by_grant: bool) -> None:
+        def require(user: User) -> Awaitable[None] | None:
+            if by_grant:
+                return self.access.require_shared_reader(user, status)
+            return self.access.require_reader(user, status)
+
+        await slot.recheck(require)
 
     async def wait_on_watch(
         self, status: StatementStatus, wait_s: float, watch: Watch, slot: StreamSlot | None = None
@@ -212,7 +299,7 @@ class StatementReader:
                 break
             has_changed = await watch.changed_within(left_s if slot is None else min(left_s, slot.due_in_s))
             if slot is not None:
-                await self._recheck(status, slot)
+                await self._recheck(status, slot, by_grant=True)
             if has_changed or now() >= give_up:
                 status = watch.final_status or await self._read(status.id)
         return status
@@ -250,7 +337,7 @@ class StatementReader:
                         break
                     if self._signals.waits_are_over or (await self._read(status.id)).state is not status.state:
                         break
-                await self._recheck(status, slot)
+                await self._recheck(status, slot, by_grant=False)
 
     async def _read(self, operation_id: UUID) -> StatementStatus:
         status = await self._records.status(operation_id)

@@ -159,7 +159,7 @@ async def test_dialect_resolves_to_its_first_listed_interpreter(open_with: Opene
 
 @pytest.mark.platform(83)
 async def test_service_and_caller_flags_are_equal_in_svc_config_and_hue_config(open_with: Opener) -> None:
-    toml = "[desktop]\nenable_sharing = true\n[editor]\nsample_views = false\n"
+    toml = "[desktop]\nenable_sharing = false\n[editor]\nsample_views = false\n"
     async with open_with(toml) as api:
         callers = [await api.user(), await api.user(admin=True), await api.user(groups=("bosses",))]
         await api.database.execute("insert into group_rights select id, 'admin' from groups where name = 'bosses'")
@@ -169,7 +169,7 @@ async def test_service_and_caller_flags_are_equal_in_svc_config_and_hue_config(o
         assert set(found["svc_config"]) == FLAGS
         assert found["clusters"] == [{"id": "default", "name": "default", "type": "direct", "credentials": {}}]
     assert [found["svc_config"]["is_admin"] for found in answers] == [False, True, True]
-    assert answers[0]["svc_config"]["enable_sharing"] is True
+    assert answers[0]["svc_config"]["enable_sharing"] is False
     assert answers[0]["svc_config"]["allow_sample_data_from_views"] is False
 
 

@@ -176,6 +176,7 @@ def test_text_booleans_and_integers_are_converted() -> None:
         ("session_idle_s", 10**15, "Must be between 1 and 31536000."),
         ("retry", "always", "Must be never or read_only."),
         ("retry", True, "Must be a string."),
+        ("share_results", "all", "Must be never, users_of_connector or anyone."),
     ],
 )
 def test_invalid_value_is_reported_by_name_and_never_shown(name: str, value: object, text: str) -> None:
@@ -189,7 +190,7 @@ def test_certificates_may_contain_line_breaks() -> None:
 
 
 def test_only_runnable_types_accept_general_settings() -> None:
-    general = dict.fromkeys(GeneralSettings.model_fields, 1) | {"retry": "read_only"}
+    general = dict.fromkeys(GeneralSettings.model_fields, 1) | {"retry": "read_only", "share_results": "anyone"}
     for row in TYPES:
         if row.runs in {RunSupport.YES, RunSupport.DRIVER}:
             assert general.keys() <= complete_settings(row, general).keys()

@@ -18,6 +18,7 @@ from queryserver.files.model import EntryKind, ExtensionRules, FileStatus, PathR
 from queryserver.files.protocol import StorageTraits
 from queryserver.files.statement_files import MAX_READ_BYTES, SessionFiles
 from queryserver.identity.model import Scope, User
+from queryserver.statements.external_access import SessionReads
 
 ALL = frozenset(Scope) - {Scope.ADMIN}
 
@@ -153,7 +154,7 @@ async def test_store_permission_is_required_and_the_error_names_the_path():
 
 
 async def test_read_only_engine_or_connector_writes_nothing():
-    files = GivenFiles(lake("a.csv")).access.of_session(may_write=False)
+    files = GivenFiles(lake("a.csv")).access.of_session(may_write=False, on_read=SessionReads().add_files)
     async with files.acting(ANA):
         assert paths(await files.glob("s3a://lake/*")) == ["s3a://lake/a.csv"]
         for call in (write(files, "s3a://lake/b.csv", b"x"), files.make_directory("s3a://lake/d")):

@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, nullcontext
 from datetime import timedelta
+from uuid import UUID, uuid4
 
 import pytest
 from tests.fakes.engine import FakeEngine
@@ -10,13 +11,13 @@ from tests.fakes.statement_files import ANA, GivenFiles, by_token
 from tests.fakes.storage import MemoryFileSystem
 from tests.refusals import raises_code
 
-from queryserver.engines.external_data import OpenResult
 from queryserver.engines.protocol import EngineCapabilities, SessionOptions
-from queryserver.errors.base import PermissionDenied
+from queryserver.errors.base import DatabaseUnavailable, PermissionDenied
 from queryserver.errors.statements import ResultRefused
 from queryserver.files.model import Scheme
 from queryserver.identity.model import Scope, User
-from queryserver.statements.external_access import NO_EXTERNAL_DATA, ExternalData
+from queryserver.statements.external_access import NO_EXTERNAL_DATA, ExternalData, SessionReads, SourcedResult
+from queryserver.statements.grant_repository import ReadSources
 from queryserver.statements.open_sessions import OpenSession, OpenSessions
 
 ALL_CAPABILITIES = EngineCapabilities(reads_files=True, writes_files=True, reads_results=True)
@@ -32,7 +33,7 @@ class Stores:
         self.external_data = ExternalData(GivenFiles(file_system).access, self._open)
 
     @asynccontextmanager
-    async def _open(self, user: User, operation_id: str) -> AsyncGenerator[OpenResult]:
+    async def _open(self, user: User, operation_id: str) -> AsyncGenerator[SourcedResult]:
         del operation_id
         self.openers.append(user)
         raise NotImplementedError
@@ -97,3 +98,36 @@ async def test_each_turn_in_an_open_session_has_the_rights_of_its_caller():
                 await results.open("op").__aenter__()
     assert stores.openers == [ANA, program, ANA]
     await open_sessions.aclose()
+
+
+async def test_statements_record_what_they_and_their_session_have_read_before_they_receive_it() -> None:
+    recorded: list[tuple[UUID, ReadSources]] = []
+
+    async def record(statement_id: UUID, sources: ReadSources) -> None:
+        recorded.append((statement_id, sources))
+
+    reads, first, second = SessionReads(record), uuid4(), uuid4()
+    await reads.begin(first)
+    assert recorded == []
+    await reads.add(ReadSources(connectors=frozenset(["hive"])))
+    await reads.add_files()
+    await reads.add_files()
+    await reads.add(ReadSources(connectors=frozenset(["hive"])))
+    everything = ReadSources(files=True, connectors=frozenset(["hive"]))
+    assert recorded == [(first, ReadSources(connectors=frozenset(["hive"]))), (first, everything)]
+    await reads.begin(None)  # such as a lookup of the plan
+    await reads.begin(second)
+    assert recorded[2:] == [(second, everything)]
+
+
+async def test_nothing_is_read_if_it_cannot_be_recorded() -> None:
+    async def record(statement_id: UUID, sources: ReadSources) -> None:
+        raise DatabaseUnavailable
+
+    reads, files = SessionReads(record), GivenFiles(MemoryFileSystem(Scheme.FILE)).access
+    session = files.of_session(may_write=False, on_read=reads.add_files)
+    await reads.begin(uuid4())
+    async with session.acting(ANA):
+        for _ in range(2):
+            with pytest.raises(DatabaseUnavailable):
+                await session.glob("file:///*")

@@ -272,6 +272,74 @@ class ResultSizeResponse(TypedDict):
     result: ResultSize
 
 
+class Share(TypedDict):
+    """
+    A user or a group to whom a result is granted.
+    """
+
+    user: str | None
+    group: str | None
+    title: str
+    shared_at: str
+    until: str
+
+
+class SharesResponse(TypedDict):
+    """
+    The valid grants of a result.
+    """
+
+    status: Literal[0]
+    operationId: str
+    link: str
+    share_results: Literal["never", "users_of_connector", "anyone"]
+    expires_at: str | None
+    changed: int
+    shares: list[Share]
+
+
+class SharedResultEntry(TypedDict):
+    """
+    A result that another user has granted to the caller.
+    """
+
+    operationId: str
+    link: str
+    title: str
+    shared_by: str
+    shared_at: str
+    until: str
+    type: str
+    state: Literal["waiting", "running", "available", "success", "failed", "canceled", "timed_out", "expired", "closed"]
+    rows: int
+    submitted: str
+    expires_at: str | None
+
+
+class SharedWithMeResponse(TypedDict):
+    """
+    Results that other users have granted to the caller, newest grant first.
+    """
+
+    status: Literal[0]
+    count: int
+    results: list[SharedResultEntry]
+
+
+class SharedResultResponse(TypedDict):
+    """
+    A result as its link shows it.
+    """
+
+    status: Literal[0]
+    operationId: str
+    title: str
+    shared_by: str
+    until: str | None
+    query_status: QueryStatus
+    meta: list[ColumnMeta]
+
+
 class Job(TypedDict):
     """
     A job that the engine reports for a statement.

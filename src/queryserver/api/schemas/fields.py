@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from operator import is_
 from typing import Annotated, Any, TypeAlias, TypeVar, cast
@@ -282,6 +283,29 @@ def requires_text(*names: str) -> dict[str, Any]:
 
 FORM_PATTERN = "x-form-pattern"
 """Schema key for the pattern of a field's form value. Used for fields that accept other formats besides JSON."""
+
+
+_WHITE_SPACE = " \t\r\n"
+
+
+def listed(value: Any, info: ValidationInfo) -> Any:
+    """Parse a list, sent as a JSON array, as JSON text or comma-separated. Only JSON white space is stripped."""
+    if isinstance(value, str) and not value.lstrip(_WHITE_SPACE).startswith("["):
+        return [name for part in value.split(",") if (name := part.strip(_WHITE_SPACE))]
+    return parse_json_text(value, info)
+
+
+def moment(value: Any) -> Any:
+    """Parse a time as sent in a request; without a time zone, it is UTC."""
+    if value is None:
+        return None
+    try:
+        time = datetime.fromisoformat(value) if isinstance(value, str) else None
+        if time is not None:
+            return (time if time.tzinfo else time.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):  # out of range: outside the years 1 to 9999 in UTC
+        pass
+    raise must("be a time such as 2026-01-05T09:10:11Z.")
 
 
 def word_list_pattern(*words: str) -> str:

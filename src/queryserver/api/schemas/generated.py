@@ -283,6 +283,77 @@ class ResultSizeResponse(WireModel):
     result: ResultSize
 
 
+class Share(WireModel):
+    """
+    A user or a group to whom a result is granted.
+    """
+
+    user: str | None
+    group: str | None
+    title: str
+    shared_at: Time
+    until: Time
+
+
+class SharesResponse(WireModel):
+    """
+    The valid grants of a result.
+    """
+
+    status: Literal[0]
+    operationId: str
+    link: str
+    share_results: Annotated[str, one_of("never", "users_of_connector", "anyone")]
+    expires_at: Time | None
+    changed: int
+    shares: list[Share]
+
+
+class SharedResultEntry(WireModel):
+    """
+    A result that another user has granted to the caller.
+    """
+
+    operationId: str
+    link: str
+    title: str
+    shared_by: str
+    shared_at: Time
+    until: Time
+    type: str
+    state: Annotated[
+        str,
+        one_of("waiting", "running", "available", "success", "failed", "canceled", "timed_out", "expired", "closed"),
+    ]
+    rows: int
+    submitted: Time
+    expires_at: Time | None
+
+
+class SharedWithMeResponse(WireModel):
+    """
+    Results that other users have granted to the caller, newest grant first.
+    """
+
+    status: Literal[0]
+    count: int
+    results: list[SharedResultEntry]
+
+
+class SharedResultResponse(WireModel):
+    """
+    A result as its link shows it.
+    """
+
+    status: Literal[0]
+    operationId: str
+    title: str
+    shared_by: str
+    until: Time | None
+    query_status: QueryStatus
+    meta: list[ColumnMeta]
+
+
 class Job(WireModel):
     """
     A job that the engine reports for a statement.

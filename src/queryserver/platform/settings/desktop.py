@@ -299,8 +299,8 @@ class DesktopSettings(Section):
     """The allowed origins, such as `https://bi.example.com`; `*`: any, but only without credentials."""
     cors_allow_credentials: Flag = True
     """Whether calls from these origins may include credentials."""
-    enable_sharing: Flag = False
-    """Reported to clients; has no effect on the server."""
+    enable_sharing: Flag = True
+    """Whether users may grant results to other users and groups. If false, existing grants have no effect either."""
     enable_download: Flag = True
     """Whether results and files may be downloaded."""
     docs_enabled: Flag = True

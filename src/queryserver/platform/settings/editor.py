@@ -61,6 +61,10 @@ class GeneralSettings(Section):
     """`read_only`: if the process that runs a statement dies, a read-only statement is run once more, provided that it
     has its own session and no stored row. Side effects of functions cannot be detected, so choose this only if queries
     may run twice."""
+    share_results: Literal["never", "users_of_connector", "anyone"] | None = None
+    """To whom users may grant their results: no user, users who may use the data source too, or any user; absent:
+    `never` if the data source knows the caller (by impersonation, the caller's token or login), otherwise
+    `users_of_connector`."""
 
 
 class InterpreterSettings(GeneralSettings):
@@ -187,6 +191,10 @@ class EditorSettings(Section):
     """Maximum size of a value in a result. A larger value fails the statement with `cell_too_large`."""
     result_retention_h: Hours = 24
     """How long a result is kept after the end of its statement."""
+    share_default_days: Days = 7
+    """How long a grant of a result lasts if the call has no `until`, at most until the result expires."""
+    share_max_days: Days = 30
+    """Maximum duration of a grant of a result."""
     log_retention_days: Days = 7
     """How long statement logs are kept."""
     history_retention_days: Days = 365
@@ -246,6 +254,14 @@ class EditorSettings(Section):
     @property
     def result_retention(self) -> timedelta:
         return timedelta(hours=self.result_retention_h)
+
+    @property
+    def share_default(self) -> timedelta:
+        return timedelta(days=min(self.share_default_days, self.share_max_days))
+
+    @property
+    def share_max(self) -> timedelta:
+        return timedelta(days=self.share_max_days)
 
     @property
     def statement_text_retention(self) -> timedelta:

@@ -502,27 +502,31 @@ def _as_int64(value: Any) -> Any:
     return -INT64_MAX if value.startswith("-") else INT64_MAX
 
 
+# Pages beyond the end are empty. The row offset of page MAX_PAGE still fits PostgreSQL's bigint.
+PageNumber: TypeAlias = Annotated[
+    int,
+    Integer(1),
+    BeforeValidator(_as_int64),
+    AfterValidator(lambda page: min(page, MAX_PAGE)),
+    WithJsonSchema({"type": "integer", "minimum": 1}),
+]
+EntriesPerPage: TypeAlias = Annotated[
+    int,
+    Integer(),
+    BeforeValidator(_as_int64),
+    AfterValidator(lambda limit: limit if 1 <= limit <= MAX_HISTORY_LIMIT else MAX_HISTORY_LIMIT),
+    WithJsonSchema({"type": "integer"}),
+]
+
+
 class HistoryParameters(Fields):
     """Query parameters of get_history (Contract editor 11). If `doc_type` is absent, all dialects are listed."""
 
     doc_type: OptionalText = None
     doc_text: OptionalText = None
     doc_connector: OptionalText = None
-    # Pages beyond the end are empty. The row offset of page MAX_PAGE still fits PostgreSQL's bigint.
-    page: Annotated[
-        int,
-        Integer(1),
-        BeforeValidator(_as_int64),
-        AfterValidator(lambda page: min(page, MAX_PAGE)),
-        WithJsonSchema({"type": "integer", "minimum": 1}),
-    ] = 1
-    limit: Annotated[
-        int,
-        Integer(),
-        BeforeValidator(_as_int64),
-        AfterValidator(lambda limit: limit if 1 <= limit <= MAX_HISTORY_LIMIT else MAX_HISTORY_LIMIT),
-        WithJsonSchema({"type": "integer"}),
-    ] = 50
+    page: PageNumber = 1
+    limit: EntriesPerPage = 50
     is_active: Flag = Field(default=False, description="Return only waiting and running statements.")
     is_notification_manager: Flag = False
 

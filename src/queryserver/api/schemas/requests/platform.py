@@ -4,7 +4,7 @@ Contract platform.
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar, cast
 from uuid import UUID
 
@@ -28,6 +28,8 @@ from queryserver.api.schemas.fields import (
     Text,
     any_of,
     decode_json_string,
+    listed,
+    moment,
     must,
     one_of,
     parse_json_text,
@@ -179,16 +181,6 @@ class RevokeTokenRequest(Fields):
     all: _EndsAll = Field(default=False, description="End all logins of the user.")
 
 
-_WHITE_SPACE = " \t\r\n"
-
-
-def _listed(value: Any, info: ValidationInfo) -> Any:
-    """Parse a list, sent as a JSON array, as JSON text or comma-separated. Only JSON white space is stripped."""
-    if isinstance(value, str) and not value.lstrip(_WHITE_SPACE).startswith("["):
-        return [name for part in value.split(",") if (name := part.strip(_WHITE_SPACE))]
-    return parse_json_text(value, info)
-
-
 def _token_id(value: Any) -> Any:
     try:
         return UUID(value) if isinstance(value, str) else value
@@ -204,7 +196,7 @@ def _scope(value: Any) -> Any:
 
 ScopeNames: TypeAlias = Annotated[
     ShortArray[tuple[Annotated[Scope, BeforeValidator(_scope), one_of(*Scope)], ...]],
-    BeforeValidator(_listed),
+    BeforeValidator(listed),
     Field(
         json_schema_extra={"minItems": 1, FORM_PATTERN: word_list_pattern(*Scope)},
         description="Scopes of the token as a JSON array; in a form also as a comma-separated list.",
@@ -212,7 +204,7 @@ ScopeNames: TypeAlias = Annotated[
 ]
 ConnectorReferences: TypeAlias = Annotated[
     ShortArray[tuple[ConnectorReference, ...]] | None,
-    BeforeValidator(_listed),
+    BeforeValidator(listed),
     Field(
         description="Ids of the connectors that the token may use, as a JSON array; by default all the user may use."
     ),
@@ -383,18 +375,6 @@ JsonWithNulls: TypeAlias = Annotated[T, BeforeValidator(_object)]
 """An object, sent as a JSON object or as JSON text, in which null removes a member."""
 
 
-def _moment(value: Any) -> Any:
-    if value is None:
-        return None
-    try:
-        moment = datetime.fromisoformat(value) if isinstance(value, str) else None
-        if moment is not None:
-            return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
-    except (ValueError, OverflowError):  # out of range: outside the years 1 to 9999 in UTC
-        pass
-    raise must("be a time such as 2026-01-05T09:10:11Z.")
-
-
 def _or_nothing(value: Any) -> Any:
     return None if isinstance(value, str) and not value.strip() else value
 
@@ -454,7 +434,7 @@ class ScheduleFields(Fields):
     overlap: Literal["skip", "queue"] | None = Field(
         default=None, description="Action if a schedule fires during its previous run: `skip` (default) or `queue`."
     )
-    expires_at: Annotated[datetime | None, BeforeValidator(_moment)] = Field(
+    expires_at: Annotated[datetime | None, BeforeValidator(moment)] = Field(
         default=None, description="Time after which the schedule does not fire."
     )
     notify: JsonWithNulls[NotifyFields] | None = Field(default=None, description="Notifications about ended runs.")

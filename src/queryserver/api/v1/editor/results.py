@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator
 from concurrent.futures import Executor
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 from fastapi import Request, Response
@@ -128,7 +129,7 @@ class ResultFile:
                 file = encode(self._rows, self._form, threads=sender.threads)
             async with aclosing(file) as pieces:
                 async for piece in pieces:
-                    await slot.recheck(lambda user: sender.downloads.require(user, self._rows.status))
+                    await slot.recheck(partial(sender.downloads.require, status=self._rows.status))
                     yield piece
 
     async def _storing_size(self, pieces: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
@@ -184,7 +185,7 @@ async def fetch_result_data(
     if page.status.outcome is not None:
         return await failure_response(reader, page.status)
     if page.is_cut_off:
-        return _cut_off(await reader.access.own_record(user, page.status.id))
+        return _cut_off(await reader.access.result_record(user, page.status.id))
     return page_response(page, form)
 
 

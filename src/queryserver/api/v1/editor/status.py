@@ -403,7 +403,7 @@ async def follow_events(
     settings: SettingsDep,
 ) -> Response:
     """Stream the status changes, progress, log and end of a statement as server-sent events. Contract editor 8.1."""
-    status = await reader.status(user, parse_operation_id(operation_id))
+    status = await reader.with_queue_position(await reader.access.status(user, parse_operation_id(operation_id)))
     resumed = http.headers.get("last-event-id", "")
     sender = _Sender(int(resumed) if _EVENT_ID.fullmatch(resumed) else request.log_from * _IDS_PER_LINE)
     stream = _Stream(user, reader, streams, settings.editor.stream_max_s)
