@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from queryserver_client.imports import FileOptions, ImportColumn, ImportFile
     from queryserver_client.result import Result
     from queryserver_client.retries import Retries
+    from queryserver_client.shares import Share, SharedResult, Shares
     from queryserver_client.statement import Statement
     from queryserver_client.status import Event, Logs, Progress, Status
     from queryserver_client.sync import connect_sync
@@ -73,6 +74,9 @@ __all__ = [
     "Retries",
     "Secret",
     "ServerUnavailable",
+    "Share",
+    "SharedResult",
+    "Shares",
     "Statement",
     "StatementCanceled",
     "StatementError",
@@ -115,6 +119,7 @@ _PLACES = {
     "imports": ("FileOptions", "ImportColumn", "ImportFile"),
     "result": ("Result",),
     "retries": ("Retries",),
+    "shares": ("Share", "SharedResult", "Shares"),
     "statement": ("Statement",),
     "status": ("Event", "Logs", "Progress", "Status"),
     "sync": ("connect_sync",),

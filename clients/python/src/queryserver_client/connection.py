@@ -2,7 +2,7 @@
 
 import os
 import uuid
-from collections.abc import Generator, Mapping
+from collections.abc import AsyncIterator, Generator, Mapping
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from queryserver_client.metadata import Metadata
 from queryserver_client.named_results import NamedResults, with_results
 from queryserver_client.result import Result
 from queryserver_client.retries import Retries
+from queryserver_client.shares import SharedResult, id_in, received_results
 from queryserver_client.statement import FIRST_ROWS, Statement, canceling, statement_of
 from queryserver_client.submitted import WAIT_S, OnLog, OnProgress, SubmittedStatement
 from queryserver_client.transport import Sent, Transport, segment
@@ -170,6 +171,19 @@ class Connection:
     def statement(self, operation_id: str, *, allow_truncated: bool = False) -> Statement:
         """Return a statement that this or another program submitted earlier. Sends no request."""
         return Statement(self.transport, operation_id, allow_truncated=allow_truncated)
+
+    def shared_with_me(self, limit: int | None = None) -> AsyncIterator[SharedResult]:
+        """Yield the results that other users share with this user, newest first."""
+        return received_results(self.transport, limit)
+
+    async def open_shared(self, link: str, *, allow_truncated: bool = False) -> Statement:
+        """Return the statement of a shared result, given its link or id. Raises NotFound if it is not shared (anymore).
+
+        The statement can be waited for and its result read, but not canceled or closed.
+        """
+        statement = self.statement(id_in(link), allow_truncated=allow_truncated)
+        await self.transport.call("GET", f"editor/results/{segment(statement.operation_id)}")
+        return statement
 
     @property
     def files(self) -> Files:

@@ -1,6 +1,7 @@
 """Submitted statements: status, log, result pages, cancellation and closing."""
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+import datetime as dt
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
@@ -9,6 +10,7 @@ import anyio
 
 from queryserver_client.errors import QueryserverError, WaitTimeout, statement_error
 from queryserver_client.events import follow, looked_up
+from queryserver_client.shares import Shares, end_shares, share_result, shares_of
 from queryserver_client.status import Event, Logs, Progress, Status, logs_of, status_of
 from queryserver_client.transport import Transport
 
@@ -112,6 +114,32 @@ class SubmittedStatement:
         if body.get("status"):
             raise statement_error(body, request_id=headers.get("X-Request-Id"))
         return cast("ResultPage", body["result"])
+
+    async def share(
+        self,
+        *,
+        users: Sequence[str] = (),
+        groups: Sequence[str] = (),
+        until: dt.datetime | None = None,
+        title: str = "",
+    ) -> Shares:
+        """Let users and groups read the result until a time (by default, as the server's settings say).
+
+        They see rows, columns and state, but neither the statement nor its log; `title` is what they see instead. The
+        result is not kept longer than otherwise. Raises PermissionDenied if the connector does not permit it (Contract
+        sharing 4).
+        """
+        return await share_result(
+            self._transport, self.operation_id, users=users, groups=groups, until=until, title=title
+        )
+
+    async def unshare(self, *, users: Sequence[str] = (), groups: Sequence[str] = ()) -> Shares:
+        """End the sharing of the result with these users and groups, by default with all."""
+        return await end_shares(self._transport, self.operation_id, users, groups)
+
+    async def shares(self) -> Shares:
+        """Return with whom the result is shared, and its link."""
+        return await shares_of(self._transport, self.operation_id)
 
     async def cancel(self) -> Status:
         """Cancel the statement on the engine. Return its status: canceled, or the final state reached before."""

@@ -5,8 +5,9 @@ connection's thread. Ctrl-C during a call first cancels the coroutine, which can
 then raises KeyboardInterrupt.
 """
 
+import datetime as dt
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +23,7 @@ from queryserver_client.named_results import NamedResults
 from queryserver_client.result import PAGE_ROWS
 from queryserver_client.result import Result as AsyncResult
 from queryserver_client.retries import Retries
+from queryserver_client.shares import SharedResult, Shares
 from queryserver_client.statement import Statement as AsyncStatement
 from queryserver_client.status import Event, Logs, Status
 from queryserver_client.submitted import OnLog, OnProgress
@@ -177,6 +179,22 @@ class Statement:
     def fetch(self, start_row: int, rows: int) -> "ResultPage":
         return self._loop.run(partial(self.core.fetch, start_row, rows))
 
+    def share(
+        self,
+        *,
+        users: Sequence[str] = (),
+        groups: Sequence[str] = (),
+        until: "dt.datetime | None" = None,
+        title: str = "",
+    ) -> Shares:
+        return self._loop.run(partial(self.core.share, users=users, groups=groups, until=until, title=title))
+
+    def unshare(self, *, users: Sequence[str] = (), groups: Sequence[str] = ()) -> Shares:
+        return self._loop.run(partial(self.core.unshare, users=users, groups=groups))
+
+    def shares(self) -> Shares:
+        return self._loop.run(self.core.shares)
+
     def cancel(self) -> Status:
         return self._loop.run(self.core.cancel)
 
@@ -316,6 +334,14 @@ class Connection:
 
     def statement(self, operation_id: str, *, allow_truncated: bool = False) -> Statement:
         return Statement(self.loop, self.core.statement(operation_id, allow_truncated=allow_truncated))
+
+    def shared_with_me(self, limit: int | None = None) -> Iterator[SharedResult]:
+        return self.loop.iterate(partial(self.core.shared_with_me, limit))
+
+    def open_shared(self, link: str, *, allow_truncated: bool = False) -> Statement:
+        return Statement(
+            self.loop, self.loop.run(partial(self.core.open_shared, link, allow_truncated=allow_truncated))
+        )
 
     @property
     def files(self) -> Files:

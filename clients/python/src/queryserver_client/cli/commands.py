@@ -35,6 +35,9 @@ AnyForm = Annotated[
 Paths = Annotated[list[str], typer.Argument(metavar="SOURCE... TARGET", help="Local paths, store://… or :/….")]
 Recursive = Annotated[bool, typer.Option("-r", "--recursive", help="Include directories with their contents.")]
 Force = Annotated[bool, typer.Option("-f", "--force", help="Replace existing files.")]
+ResultId = Annotated[str, typer.Argument(help="Id of a result, or its first characters.")]
+Users = Annotated[list[str] | None, typer.Option("-u", "--user", help="Name of a user; may be repeated.")]
+Groups = Annotated[list[str] | None, typer.Option("-g", "--group", help="Name of a group; may be repeated.")]
 GoOn = Annotated[bool, typer.Option("-c", "--continue", help="Skip files that already exist with the same size.")]
 
 
@@ -154,6 +157,41 @@ def history(
     from queryserver_client.cli import operations  # noqa: PLC0415
 
     _connected(lambda db: operations.show_history(db, output, text=text or "", connector=connector, most=most))
+
+
+@app.command()
+def share(
+    result: ResultId,
+    users: Users = None,
+    groups: Groups = None,
+    until: Annotated[
+        str | None, typer.Option("--until", help="12h, 7d or a time. Default and maximum: the server's settings.")
+    ] = None,
+    title: Annotated[str, typer.Option("-t", "--title", help="What the readers see instead of the statement.")] = "",
+) -> None:
+    """Let users and groups read a kept result, and print its link."""
+    from queryserver_client.cli import shares as command  # noqa: PLC0415
+
+    _connected(lambda db: command.share(db, result, users=users or [], groups=groups or [], until=until, title=title))
+
+
+@app.command()
+def unshare(result: ResultId, users: Users = None, groups: Groups = None) -> None:
+    """End the sharing of a result with users and groups; without any, with all."""
+    from queryserver_client.cli import shares as command  # noqa: PLC0415
+
+    _connected(lambda db: command.unshare(db, result, users=users or [], groups=groups or []))
+
+
+@app.command()
+def shares(
+    result: Annotated[str | None, typer.Argument(help="Id of your result. Default: results shared with you.")] = None,
+    output: AnyForm = None,
+) -> None:
+    """List the results that others share with you, or who may read a result of yours."""
+    from queryserver_client.cli import shares as command  # noqa: PLC0415
+
+    _connected(lambda db: command.show_shares(db, result, output))
 
 
 @app.command()

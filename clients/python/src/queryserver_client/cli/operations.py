@@ -81,11 +81,12 @@ def results_of(db: "Connection", given: Sequence[str]) -> "dict[str, str]":
             raise WrongUse(f"-r {text}: must have the form name=id")
         if name in found:
             raise WrongUse(f"-r {name} is specified twice")
-        found[name] = _stored_id(db, wanted)
+        found[name] = stored_id(db, wanted)
     return found
 
 
-def _stored_id(db: "Connection", given: str) -> str:
+def stored_id(db: "Connection", given: str) -> str:
+    """Return the id of a result; `given` may be a unique prefix of the id of a recent statement. Raises WrongUse."""
     if len(given) == _ID_CHARACTERS:
         return given
     _require_long_enough(given)

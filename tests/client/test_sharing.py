@@ -1,0 +1,110 @@
+"""Results shared with other users: `share`, `shared_with_me`, `open_shared`, `qs share` (Contract sharing)."""
+
+import asyncio
+import datetime as dt
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import pytest
+from tests.client.conftest import QUICK, Server
+from tests.client.shell import Make, Qs
+from tests.client.test_readme import blocks, run
+
+from queryserver_client import Connection, NotFound, PermissionDenied, connect, connect_sync
+
+
+@dataclass(frozen=True)
+class Reader:
+    name: str
+    token: str
+    db: Connection
+
+
+@pytest.fixture
+async def reader(server: Server) -> AsyncIterator[Reader]:
+    caller = await server.api.user("reader", groups=("analysts",))
+    token = caller.headers["Authorization"].removeprefix("Bearer ")
+    async with connect(server.url, token=token, retries=QUICK) as db:
+        yield Reader(caller.username, token, db)
+
+
+async def test_readme_example_runs(db: Connection, reader: Reader, capsys: pytest.CaptureFixture[str]) -> None:
+    (example,) = blocks("python sharing")
+    await run(example, {"db": db, "other": reader.db, "reader": reader.name})
+    printed = capsys.readouterr().out
+    assert "Sales of May" in printed
+    assert printed.endswith("[(7,)]\n")
+
+
+async def test_shared_result_is_read_in_pages_and_as_a_file(db: Connection, reader: Reader, target) -> None:
+    statement = await db.submit("duckdb", "SELECT i AS n FROM range(25000) AS r(i)")
+    await statement.wait()
+    until = dt.datetime.now(dt.UTC).replace(microsecond=0) + dt.timedelta(hours=5)
+    found = await statement.share(users=[reader.name], until=until, title="Numbers")
+    assert (found.changed, found.share_results) == (1, "users_of_connector")
+    assert [(one.user, one.title, one.until) for one in found.entries] == [(reader.name, "Numbers", until)]
+    (shared,) = [one async for one in reader.db.shared_with_me()]
+    assert (shared.operation_id, shared.title, shared.rows) == (statement.operation_id, "Numbers", 25000)
+    result = await (await reader.db.open_shared(found.link)).result()
+    assert [row[0] for row in await result.rows()] == list(range(25000))
+    assert (await result.download(target / "n.csv")).read_text().count("\n") == 25001
+    assert [one.user for one in (await statement.shares()).entries] == [reader.name]
+    async with result:
+        pass
+    assert (await statement.result()).row_count == 25000, "a reader deletes nothing"
+    assert (await statement.unshare()).changed == 1
+    for call in (reader.db.open_shared(found.link), reader.db.open_shared(statement.operation_id)):
+        with pytest.raises(NotFound):
+            await call
+    assert [one async for one in reader.db.shared_with_me()] == []
+
+
+async def test_what_the_connector_does_not_permit_is_refused(db: Connection, reader: Reader) -> None:
+    stranger = connect(db.transport.url, token=reader.token)
+    async with stranger:
+        statement = await db.submit("duckdb", "SELECT 1")
+        with pytest.raises(NotFound):
+            await stranger.statement(statement.operation_id).share(users=["x"])
+        with pytest.raises(NotFound, match="does not exist"):
+            await statement.share(groups=["no such group"])
+        source = await statement.result()
+        await statement.share(users=[reader.name])
+        derived = await stranger.submit("duckdb", "FROM {x}", results={"x": source.operation_id})
+        await derived.wait()
+        with pytest.raises(PermissionDenied, match="another user"):
+            await derived.share(groups=["analysts"])
+
+
+async def test_synchronous_connection_shares_and_opens(server: Server, reader: Reader) -> None:
+    token = await server.token()
+
+    def shared() -> list[tuple[int, ...]]:
+        with connect_sync(server.url, token=token) as db, connect_sync(server.url, token=reader.token) as other:
+            statement = db.submit("duckdb", "SELECT 5 AS n")
+            link = statement.share(users=[reader.name]).link
+            assert [one.operation_id for one in other.shared_with_me(limit=1)] == [statement.operation_id]
+            rows = other.open_shared(link).result().rows()
+            assert [one.user for one in statement.shares().entries] == [reader.name]
+            assert statement.unshare(users=[reader.name]).changed == 1
+            return rows
+
+    assert await asyncio.to_thread(shared) == [(5,)]
+
+
+async def test_qs_shares_lists_and_ends(server: Server, qs: Qs, make: Make, reader: Reader) -> None:
+    theirs = make(QUERYSERVER_URL=server.url, QUERYSERVER_TOKEN=reader.token)
+    kept = (await qs("sql", "duckdb", "SELECT 7 AS n", "--keep")).err.strip().removeprefix("kept: ")
+    printed = await qs("share", kept[:8], "-u", reader.name, "--until", "12h", "-t", "Seven")
+    assert (printed.code, printed.text) == (0, f"{server.url}/api/v1/editor/results/{kept}\n"), printed.err
+    (listed,) = (await theirs("shares")).records
+    assert (listed["id"], listed["title"], listed["rows"]) == (kept, "Seven", "1")
+    read = await theirs("sql", "duckdb", "SELECT n + 1 AS n FROM {x}", "-r", f"x={kept}")
+    assert (read.code, read.text) == (0, "n\n8\n"), read.err
+    (reading,) = (await qs("shares", kept)).records
+    assert (reading["user"], reading["group"]) == (reader.name, "")
+    ended = await qs("unshare", kept, "-u", reader.name)
+    assert (ended.code, ended.text) == (0, "1 share ended\n")
+    assert (await theirs("shares")).records == []
+    for words in (("share", kept), ("share", kept, "-u", reader.name, "--until", "soon")):
+        assert (await qs(*words)).code == 2
+    assert (await qs("share", kept, "-u", "nobody-here")).code == 1
