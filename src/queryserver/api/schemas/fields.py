@@ -35,10 +35,13 @@ INVALID_JSON = "invalid_json"
 JSON_DEPTH = "max_json_depth"
 """Key in the validation context for the maximum nesting depth of JSON text in a field."""
 MAX_ENTRIES = 1000
+MAX_PAGE_ENTRIES = 100
+_MAX_PAGE = 10**9
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]{1,19}(?:\.[0-9]{0,19})?|\.[0-9]{1,19})")
 _LARGE = re.compile(r"\+?0*[1-9][0-9]{18,}")
+_LONG_NUMBER = re.compile(r"[+-]?0*[1-9][0-9]{18,}")
 _EXACT_IN_A_DOUBLE = 2**53
 
 
@@ -217,6 +220,30 @@ class PageSize:
         if is_large:
             return self.maximum
         return min(Integer(self.minimum).read(value), self.maximum)
+
+
+def _as_int64(value: Any) -> Any:
+    """Replace a decimal string outside int64 with the nearest int64, so that it counts as a number out of range."""
+    if not isinstance(value, str) or not _LONG_NUMBER.fullmatch(value):
+        return value
+    return -INT64_MAX if value.startswith("-") else INT64_MAX
+
+
+# Pages beyond the end are empty. The row offset of page _MAX_PAGE still fits PostgreSQL's bigint.
+PageNumber: TypeAlias = Annotated[
+    int,
+    Integer(1),
+    BeforeValidator(_as_int64),
+    AfterValidator(lambda page: min(page, _MAX_PAGE)),
+    WithJsonSchema({"type": "integer", "minimum": 1}),
+]
+EntriesPerPage: TypeAlias = Annotated[
+    int,
+    Integer(),
+    BeforeValidator(_as_int64),
+    AfterValidator(lambda limit: limit if 1 <= limit <= MAX_PAGE_ENTRIES else MAX_PAGE_ENTRIES),
+    WithJsonSchema({"type": "integer"}),
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ Properties return such values from the field that was sent, so use them instead 
 """
 
 import json
-import re
 from collections.abc import Collection, Mapping
 from math import isfinite
 from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
@@ -13,8 +12,8 @@ from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter, WithJsonSchema, model_validator
 
 from queryserver.api.schemas.fields import (
-    INT64_MAX,
     ConnectorReference,
+    EntriesPerPage,
     Fields,
     Flag,
     Integer,
@@ -22,6 +21,7 @@ from queryserver.api.schemas.fields import (
     Nested,
     Number,
     OptionalText,
+    PageNumber,
     PageSize,
     ParameterRowsField,
     ParametersField,
@@ -41,11 +41,8 @@ from queryserver.identity.model import BigNumbers
 from queryserver.platform.text import is_array, is_object
 from queryserver.sql.parameters import Parameters, read_parameter_rows, read_parameters
 
-MAX_HISTORY_LIMIT = 100
 MAX_BATCH_ROWS = 100_000
-MAX_PAGE = 10**9
 MAX_KEY_LENGTH = 255
-_LONG_NUMBER = re.compile(r"[+-]?0*[1-9][0-9]{18,}")
 KEY_RULE = f"be 1 to {MAX_KEY_LENGTH} printable ASCII characters."
 
 Model = TypeVar("Model", bound=Fields)
@@ -493,30 +490,6 @@ class DownloadParameters(Fields):
         if self.compression != "none" and self.format != "arrow":
             raise InvalidParameter("compression is only supported for the format arrow.")
         return self.compression == "lz4"
-
-
-def _as_int64(value: Any) -> Any:
-    """Replace a decimal string outside int64 with the nearest int64, so that it counts as a number out of range."""
-    if not isinstance(value, str) or not _LONG_NUMBER.fullmatch(value):
-        return value
-    return -INT64_MAX if value.startswith("-") else INT64_MAX
-
-
-# Pages beyond the end are empty. The row offset of page MAX_PAGE still fits PostgreSQL's bigint.
-PageNumber: TypeAlias = Annotated[
-    int,
-    Integer(1),
-    BeforeValidator(_as_int64),
-    AfterValidator(lambda page: min(page, MAX_PAGE)),
-    WithJsonSchema({"type": "integer", "minimum": 1}),
-]
-EntriesPerPage: TypeAlias = Annotated[
-    int,
-    Integer(),
-    BeforeValidator(_as_int64),
-    AfterValidator(lambda limit: limit if 1 <= limit <= MAX_HISTORY_LIMIT else MAX_HISTORY_LIMIT),
-    WithJsonSchema({"type": "integer"}),
-]
 
 
 class HistoryParameters(Fields):

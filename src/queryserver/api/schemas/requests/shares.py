@@ -5,8 +5,8 @@ from typing import Annotated, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from queryserver.api.schemas.fields import Fields, ShortArray, Text, listed, moment, must
-from queryserver.api.schemas.requests.editor import EntriesPerPage, OperationRequest, PageNumber
+from queryserver.api.schemas.fields import EntriesPerPage, Fields, PageNumber, ShortArray, Text, listed, moment, must
+from queryserver.api.schemas.requests.editor import OperationRequest
 
 MAX_TITLE_LENGTH = 200
 
