@@ -20,8 +20,9 @@ from queryserver.search.index import IndexSource, IndexViews
 from queryserver.search.model import SourceName
 from queryserver.search.refresh import IndexFeed, IndexRefresh, RefreshLimits
 from queryserver.search.repository import MetadataIndexRecords
+from queryserver.search.saved_queries import DocumentSource
 from queryserver.search.search import MetadataSearch
-from queryserver.search.sources import DocumentSource, StorageSource
+from queryserver.search.sources import StorageSource
 from queryserver.statements.build import SharedResources
 
 

@@ -1,4 +1,4 @@
-"""Implements the source `documents`: the caller's history entries (Contract platform 8.4).
+"""Implements the history entries of the source `documents` (Contract platform 8.4).
 
 A search scans the rows of one user. An index over all statements would slow down every insert, return the rows of all
 users, and not help with words that most statements contain. The normalized name that determines the ranking is stored
@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import cache
 from typing import Any
 
@@ -51,7 +52,7 @@ _SOURCE_TYPES = {Scheme.HDFS: "HDFS", Scheme.S3A: "S3"}
 _FILTERS_OF_TABLES = frozenset({"tag", "db", "table"})  # filters that never match files
 
 
-class DocumentSource:
+class HistorySource:
     """Searches the caller's own statements, which requires no permission. Raises DatabaseUnavailable."""
 
     def __init__(self, database: Database, threads: FairThreads) -> None:
@@ -86,18 +87,10 @@ class DocumentSource:
         least as recent as each age limit. If there are no entries, a single row is returned.
         """
         terms, ages = search.query.terms, age_limits(search.now)
-        literals = [literal for term in terms for literal in term.literals]
-        source, target = _other_cases(literals)
-        longest = max(literals, key=len, default="")  # the excerpt is centered on this literal
-        reached = None if user.reached is None else list(user.reached)
-        arguments: list[object] = [user.id, longest, search.reach, list(ages), source, target, reached]
-        matching = [_matching(term, arguments, foreign=bool(source)) for term in terms]
+        arguments = search_arguments(user, search, ages)
+        fits, position = matching(terms, arguments, text="statement")
         newer = (f"count(*) filter (where recorded_at >= ($4::timestamptz[])[{one + 1}])" for one in range(len(ages)))
-        statement = _SEARCH.format(
-            fits="".join(f" and {fits}" for fits, _ in [(_FOREIGN_FITS, "")] * bool(source) + matching),
-            position=f"greatest({', '.join(['0', *(position for _, position in matching)])})",
-            newer=", ".join(newer),
-        )
+        statement = _SEARCH.format(fits=fits, position=position, newer=", ".join(newer))
         return await self._database.fetch(statement, *arguments)
 
 
@@ -146,7 +139,6 @@ _WILD_POSITION = (
     "case when {name} not like '%' || {term} || '%' then 4 when {name} like {term} then 0"
     " when {name} like {term} || '%' then 1 when {words} like '%' || {word}::text || '%' then 2 else 3 end"
 )
-_FOREIGN_FITS = "octet_length(statement) > char_length(statement)"
 
 # lower() with collation "C" is fast but folds only ASCII. $5 and $6 list the other letters that occur in the terms, in
 # both cases. ASCII statements do not contain these letters.
@@ -170,21 +162,45 @@ order by page.position, page.recorded_at desc, history_id desc
 """
 
 
-def _matching(term: Term, arguments: list[object], *, foreign: bool) -> tuple[str, str]:
+def search_arguments(user: User, search: Search, ages: Sequence[datetime]) -> list[object]:
+    """Return the arguments of a search query: user, longest literal, number of rows, ages, letters, connectors.
+
+    The excerpt is centered on the longest literal. $5 and $6 are the letters of `_other_cases`.
+    """
+    literals = [literal for term in search.query.terms for literal in term.literals]
+    source, target = _other_cases(literals)
+    reached = None if user.reached is None else list(user.reached)
+    return [user.id, max(literals, key=len, default=""), search.reach, list(ages), source, target, reached]
+
+
+def matching(terms: Sequence[Term], arguments: list[object], *, text: str) -> tuple[str, str]:
+    """Return SQL for the condition that all terms match, starting with `and`, and for the worst `NameFit`.
+
+    `text` is the SQL expression of the text to search. It contains the name, whose columns are `search_name` and
+    `search_words`. Adds the values to the arguments of `search_arguments`.
+    """
+    foreign = bool(arguments[4])
+    found = [_term_matching(term, arguments, text=text, foreign=foreign) for term in terms]
+    conditions = [f"octet_length({text}) > char_length({text})"] * foreign + [fits for fits, _ in found]
+    positions = ", ".join(["0", *(position for _, position in found)])
+    return "".join(f" and {fits}" for fits in conditions), f"greatest({positions})"
+
+
+def _term_matching(term: Term, arguments: list[object], *, text: str, foreign: bool) -> tuple[str, str]:
     """Return SQL expressions for whether the term matches, and for its `NameFit`.
 
     If `foreign` is set, non-ASCII letters are folded too.
     """
     plain, name, words = (
-        f"translate({text}, $5, $6)" if foreign else text
-        for text in ('lower(statement collate "C")', "search_name", "search_words")
+        f"translate({part}, $5, $6)" if foreign else part
+        for part in (f'lower({text} collate "C")', "search_name", "search_words")
     )
     at = len(arguments) + 1
     if term.is_literal:
-        text = "".join(term.literals)
-        arguments += [text, "".join(term.as_word.literals)]
+        literal = "".join(term.literals)
+        arguments += [literal, "".join(term.as_word.literals)]
         # A name differs from its statement only in that runs of whitespace are collapsed into one blank.
-        fits = f"({_LITERAL_FITS} or {_LITERAL_NAME_FITS})" if " " in text else _LITERAL_FITS
+        fits = f"({_LITERAL_FITS} or {_LITERAL_NAME_FITS})" if " " in literal else _LITERAL_FITS
         position = _LITERAL_POSITION
     else:
         arguments += [term.like, term.as_word.like, max(term.literals, key=len, default="")]

@@ -12,7 +12,7 @@ from tests.api.search.conftest import CALL, browse, described, found, stock
 from queryserver.identity.model import User
 from queryserver.search.model import Search, position_of
 from queryserver.search.query_language import folded, parse_query
-from queryserver.search.sources import DocumentSource
+from queryserver.search.sources import HistorySource
 
 SQL = '["sql"]'
 
@@ -157,7 +157,7 @@ async def _user_id(api: Api, caller: Caller) -> int:
 @pytest.mark.platform(91)
 async def test_document_name_ranking_follows_the_term_rules(api: Api, ana: Caller) -> None:
     run = await ana.run("duckdb", "SELECT 1")
-    source = DocumentSource(api.database, api.services.threads.searching)
+    source = HistorySource(api.database, api.services.threads.searching)
     user = User(await _user_id(api, ana), ana.username)
     chance = random.Random(9)
     seen: set[int] = set()
