@@ -15,6 +15,7 @@ from queryserver.search.query_language import parse_query
 from queryserver.search.saved_queries import SavedQuerySource
 
 CALL = "metadata/search/entities_interactive"
+PHRASE = '"\\"rows 7\\""'  # a phrase within a JSON string
 
 
 async def search(user: Caller, text: str, **fields: Any) -> dict[str, Any]:
@@ -80,10 +81,10 @@ async def test_saved_queries_are_ranked_with_history_entries(ana: Caller):
     await ana.run("mysql", "rows 7")
     await save(ana, name="all rows 7", connector="mysql")
     await save(ana, name="rows 7", connector="mysql")
-    assert await names(ana, '"rows 7"') == ["rows 7", "rows 7", "all rows 7"]
-    first = (await search(ana, '"rows 7"', limit=1))["results"]
-    rest = (await search(ana, '"rows 7"', limit=5, offset=1))["results"]
-    whole = await search(ana, '"rows 7"')
+    assert await names(ana, PHRASE) == ["rows 7", "rows 7", "all rows 7"]
+    first = (await search(ana, PHRASE, limit=1))["results"]
+    rest = (await search(ana, PHRASE, limit=5, offset=1))["results"]
+    whole = await search(ana, PHRASE)
     assert [*first, *rest] == whole["results"]
     assert whole["totalMatched"] == 3
 
