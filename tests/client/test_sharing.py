@@ -4,6 +4,7 @@ import asyncio
 import datetime as dt
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from uuid import uuid4
 
 import pytest
 from tests.client.conftest import QUICK, Server
@@ -16,21 +17,24 @@ from queryserver_client import Connection, NotFound, PermissionDenied, connect, 
 @dataclass(frozen=True)
 class Reader:
     name: str
+    group: str
     token: str
     db: Connection
 
 
 @pytest.fixture
 async def reader(server: Server) -> AsyncIterator[Reader]:
-    caller = await server.api.user("reader", groups=("analysts",))
+    group = f"analysts-{uuid4()}"  # other tests must not share results with this reader
+    caller = await server.api.user("reader", groups=(group,))
     token = caller.headers["Authorization"].removeprefix("Bearer ")
     async with connect(server.url, token=token, retries=QUICK) as db:
-        yield Reader(caller.username, token, db)
+        yield Reader(caller.username, group, token, db)
 
 
 async def test_readme_example_runs(db: Connection, reader: Reader, capsys: pytest.CaptureFixture[str]) -> None:
     (example,) = blocks("python sharing")
-    await run(example, {"db": db, "other": reader.db, "reader": reader.name})
+    names = {"db": db, "other": reader.db, "reader": reader.name, "group": reader.group}
+    await run(example.replace('"analysts"', "group"), names)
     printed = capsys.readouterr().out
     assert "Sales of May" in printed
     assert printed.endswith("[(7,)]\n")
@@ -72,7 +76,7 @@ async def test_what_the_connector_does_not_permit_is_refused(db: Connection, rea
         derived = await stranger.submit("duckdb", "FROM {x}", results={"x": source.operation_id})
         await derived.wait()
         with pytest.raises(PermissionDenied, match="another user"):
-            await derived.share(groups=["analysts"])
+            await derived.share(groups=[reader.group])
 
 
 async def test_synchronous_connection_shares_and_opens(server: Server, reader: Reader) -> None:
