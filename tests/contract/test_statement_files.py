@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
+from tests.contract.folder_writes_contract import FolderWritesContract
 from tests.contract.statement_files_contract import OwnersOfFilesContract, StatementFilesContract
 from tests.contract.storage_basis import USER, names
 from tests.contract.storage_facts import AWKWARD_NAMES, StorageFacts
@@ -25,7 +26,7 @@ from queryserver.files.stores.webhdfs.gateway import WebHdfsAddress
 from queryserver.files.stores.webhdfs.storage import WebHdfsFileSystem
 
 
-class TestLocalRoot(StatementFilesContract, OwnersOfFilesContract):
+class TestLocalRoot(StatementFilesContract, OwnersOfFilesContract, FolderWritesContract):
     facts = StorageFacts("local root", place="user/alice")
 
     @pytest.fixture
@@ -38,7 +39,7 @@ class TestLocalRoot(StatementFilesContract, OwnersOfFilesContract):
         await file_system.close()
 
 
-class TestMemory(StatementFilesContract):
+class TestMemory(StatementFilesContract, FolderWritesContract):
     facts = StorageFacts("memory", place="bucket")
 
     @pytest.fixture
@@ -48,7 +49,7 @@ class TestMemory(StatementFilesContract):
 
 
 @pytest.mark.engine("s3")
-class TestS3(StatementFilesContract):
+class TestS3(StatementFilesContract, FolderWritesContract):
     facts = StorageFacts("S3", place="statements")
 
     @pytest.fixture
@@ -62,7 +63,7 @@ class TestS3(StatementFilesContract):
 
 
 @pytest.mark.engine("azurite")
-class TestFlatAzure(StatementFilesContract):
+class TestFlatAzure(StatementFilesContract, FolderWritesContract):
     facts = StorageFacts("ABFS", place="statements")
 
     @pytest.fixture
@@ -76,7 +77,7 @@ class TestFlatAzure(StatementFilesContract):
 
 
 @pytest.mark.engine("hdfs")
-class TestHdfs(StatementFilesContract, OwnersOfFilesContract):
+class TestHdfs(StatementFilesContract, OwnersOfFilesContract, FolderWritesContract):
     facts = StorageFacts("HDFS (WebHDFS)", place="user/alice", server_words=("127.0.0.1", "java", "org.apache"))
 
     @pytest.fixture
@@ -91,7 +92,7 @@ class TestHdfs(StatementFilesContract, OwnersOfFilesContract):
 
 
 @pytest.mark.engine("ozone")
-class TestOzone(StatementFilesContract):
+class TestOzone(StatementFilesContract, FolderWritesContract):
     facts = StorageFacts(
         "Ozone (HttpFS)",
         place="om/tests/one",

@@ -3,17 +3,17 @@
 import os
 import uuid
 from collections.abc import AsyncIterator, Generator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-import anyio
 import httpx
 
 from queryserver_client.connectors import Connectors
 from queryserver_client.credentials import Secret, TokenSource, credentials_of, hidden, hidden_values
 from queryserver_client.encoding import ParameterRows, Parameters, encode_parameters
-from queryserver_client.errors import ApiError, ConfigurationError, ConnectionLost, QueryserverError
+from queryserver_client.errors import ApiError, ConfigurationError, ConnectionLost
 from queryserver_client.files import Files
 from queryserver_client.history import History
 from queryserver_client.imports import Imports
@@ -22,15 +22,13 @@ from queryserver_client.named_results import NamedResults, with_results
 from queryserver_client.result import Result
 from queryserver_client.retries import Retries
 from queryserver_client.shares import SharedResult, id_in, received_results
-from queryserver_client.statement import FIRST_ROWS, Statement, canceling, statement_of
+from queryserver_client.statement import FIRST_ROWS, Statement, canceling, started
 from queryserver_client.submitted import WAIT_S, OnLog, OnProgress, SubmittedStatement
-from queryserver_client.transport import Sent, Transport, segment
+from queryserver_client.transport import Transport, segment
 from queryserver_client.users import Users
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-_ABANDON_WITHIN_S = 15.0
 
 
 class Connection:
@@ -59,6 +57,7 @@ class Connection:
         run_all: bool = True,
         parameter_rows: ParameterRows | None = None,
         results: NamedResults | None = None,
+        into: "str | Mapping[str, Any] | None" = None,
     ) -> Result:
         """Run a statement and return its result. A small result takes a single request.
 
@@ -70,7 +69,9 @@ class Connection:
         for `?` or, in a mapping, for `:name`. `parameter_rows` are up to 10,000 sets of parameters: the statement,
         which must change rows, runs once for each set, in one transaction if the engine supports transactions (Contract
         editor 4.6). `results` maps names to results, statements or operation ids of any connector: on DuckDB,
-        `{orders}` in the SQL refers to the result with this name as a table (Contract editor 6.5). `limit` is the
+        `{orders}` in the SQL refers to the result with this name as a table (Contract editor 6.5). `into` is a path in
+        a store, or a mapping with the fields of Contract exports 3: the rows go there instead of into the result, which
+        is then a row that describes what was written; a script then runs only its first statement. `limit` is the
         maximum number of rows to store (by default the server's limit). After `timeout` seconds, the server stops the
         statement. If the waiting task is canceled or a callback fails, the statement is canceled on the engine, and its
         result is deleted.
@@ -79,15 +80,17 @@ class Connection:
         ConnectionLost, the statement may or may not have run. `submit` with the same arguments and the error's
         `idempotency_key` then returns this statement, and starts it only if it has not run.
         """
-        # `parameter_rows` cannot be combined with `run_all`: only a single statement can run for each row.
-        run_all = run_all and parameter_rows is None
+        # `parameter_rows` and `into` cannot be combined with `run_all`, because they apply to a single statement.
+        run_all = run_all and parameter_rows is None and into is None
         sql = with_results(sql, results)
         fields, wait_s = _fields(sql, parameters, database, session_id, limit, timeout, run_all=run_all), 0.0
         if parameter_rows is not None:
             rows = fields["parameter_rows"] = [encode_parameters(row) for row in parameter_rows]
             # A server that does not know `parameter_rows` must not run the statement without values.
             fields["parameters"] = {} if rows and isinstance(rows[0], dict) else []
-        if on_progress is None and on_log is None:
+        if into is not None:
+            fields["into"] = _destination(into)
+        elif on_progress is None and on_log is None:
             fields |= {"rows": FIRST_ROWS, "escape": False, "big_numbers": "number"}
             wait_s = WAIT_S
         key = str(uuid.uuid4())
@@ -147,14 +150,17 @@ class Connection:
         idempotency_key: str | None = None,
         run_all: bool = True,
         results: NamedResults | None = None,
+        into: "str | Mapping[str, Any] | None" = None,
     ) -> Statement:
         """Start a statement or script without waiting for its end. The arguments are those of `query`.
 
         A program that may crash between submitting a statement and recording its id passes its own `idempotency_key`:
         submitting again with the same key returns the same statement (Contract editor 4.4).
         """
-        sql = with_results(sql, results)
+        sql, run_all = with_results(sql, results), run_all and into is None
         fields = _fields(sql, parameters, database, session_id, limit, timeout, run_all=run_all)
+        if into is not None:
+            fields["into"] = _destination(into)
         key = idempotency_key or str(uuid.uuid4())
         with _telling(key):
             return await self._execute(
@@ -193,7 +199,7 @@ class Connection:
     @property
     def imports(self) -> Imports:
         """Imports of files into tables."""
-        return Imports(self.transport, self._started)
+        return Imports(self.transport, partial(started, self.transport))
 
     @property
     def connectors(self) -> Connectors:
@@ -232,51 +238,7 @@ class Connection:
 
     async def _execute(self, connector: str, fields: Mapping[str, Any], **more: Any) -> Statement:
         path = f"editor/execute/{segment(connector)}" if connector else "editor/execute"
-        return await self._started(path, fields, **more)
-
-    async def _started(
-        self,
-        path: str,
-        fields: Mapping[str, Any],
-        *,
-        allow_truncated: bool = False,
-        key: str | None = None,
-        is_abandoned: bool = True,
-        wait_s: float = 0.0,
-    ) -> Statement:
-        """Start a statement with an idempotency key, so that it runs only once even if the request is repeated.
-
-        If `is_abandoned` is set, canceling the task also cancels the statement, because nothing else has its id.
-        """
-        headers, sent = {"Idempotency-Key": key or str(uuid.uuid4())}, Sent()
-        try:
-            body, received = await self.transport.answered(
-                "POST", path, fields, headers=headers, is_repeatable=True, wait_s=wait_s, is_held=wait_s > 0, sent=sent
-            )
-        except anyio.get_cancelled_exc_class():
-            if sent.is_ever_possible and is_abandoned:
-                await self._abandon(path, fields, headers)
-            raise
-        statement = statement_of(
-            self.transport, body, allow_truncated=allow_truncated, request_id=received.get("X-Request-Id")
-        )
-        unknown = received.get("X-Unknown-Fields", "").replace(",", " ").split()
-        named = ("parameters", "parameter_rows", "run_all")
-        missing = next((name for name in named if name in fields and name in unknown), None)
-        # A single statement does not need run_all.
-        if missing is not None and (missing != "run_all" or statement.has_more_statements):
-            await statement.abandon()
-            raise ApiError(f"this server version does not support {missing}", status=501, code="not_supported")
-        return statement
-
-    async def _abandon(self, path: str, fields: Mapping[str, Any], headers: Mapping[str, str]) -> None:
-        """Cancel a statement whose id was not received. A repeated request with the same key returns the id."""
-        fields = {name: value for name, value in fields.items() if name != "rows"}
-        with anyio.move_on_after(_ABANDON_WITHIN_S, shield=True):
-            # If the server is unreachable, the statement runs until its timeout.
-            with suppress(QueryserverError):
-                body = await self.transport.call("POST", path, fields, headers=headers, is_repeatable=True)
-                await statement_of(self.transport, body).abandon()
+        return await started(self.transport, path, fields, **more)
 
 
 @contextmanager
@@ -346,3 +308,7 @@ def _fields(
         "run_all": True if run_all else None,
     }
     return {name: value for name, value in given.items() if value is not None}
+
+
+def _destination(into: "str | Mapping[str, Any]") -> dict[str, Any]:
+    return {"path": into} if isinstance(into, str) else dict(into)

@@ -19,6 +19,7 @@ from queryserver_client import connection as core
 from queryserver_client.credentials import Secret, TokenSource, hidden, hidden_values
 from queryserver_client.encoding import ParameterRows, Parameters
 from queryserver_client.event_loop import Loop
+from queryserver_client.exports import Compression, Export, ExportFormat, IfExists
 from queryserver_client.named_results import NamedResults
 from queryserver_client.result import PAGE_ROWS
 from queryserver_client.result import Result as AsyncResult
@@ -170,6 +171,39 @@ class Statement:
         )
         return Result(self._loop, self._loop.run(call))
 
+    def export(
+        self,
+        path: str,
+        *,
+        format: ExportFormat | None = None,  # noqa: A002
+        compression: Compression | None = None,
+        guard: bool = False,
+        header: bool = True,
+        split_rows: int | None = None,
+        split_bytes: int | None = None,
+        if_exists: IfExists = "error",
+        allow_truncated: bool | None = None,
+        timeout_s: float | None = None,
+        on_progress: OnProgress | None = None,
+        on_log: OnLog | None = None,
+    ) -> Export:
+        call = partial(
+            self.core.export,
+            path,
+            format=format,
+            compression=compression,
+            guard=guard,
+            header=header,
+            split_rows=split_rows,
+            split_bytes=split_bytes,
+            if_exists=if_exists,
+            allow_truncated=allow_truncated,
+            timeout_s=timeout_s,
+            on_progress=on_progress,
+            on_log=on_log,
+        )
+        return self._loop.run(call)
+
     def events(self, log_from: int = 0) -> Iterator[Event]:
         return self._loop.iterate(partial(self.core.events, log_from))
 
@@ -246,6 +280,7 @@ class Connection:
         run_all: bool = True,
         parameter_rows: ParameterRows | None = None,
         results: NamedResults | None = None,
+        into: "str | Mapping[str, Any] | None" = None,
     ) -> Result:
         """Run a statement like the async `query`. The callbacks run in the connection's thread."""
         call = partial(
@@ -263,6 +298,7 @@ class Connection:
             run_all=run_all,
             parameter_rows=parameter_rows,
             results=results,
+            into=into,
         )
         return Result(self.loop, self.loop.run(call))
 
@@ -312,6 +348,7 @@ class Connection:
         idempotency_key: str | None = None,
         run_all: bool = True,
         results: NamedResults | None = None,
+        into: "str | Mapping[str, Any] | None" = None,
     ) -> Statement:
         call = partial(
             self.core.submit,
@@ -326,6 +363,7 @@ class Connection:
             idempotency_key=idempotency_key,
             run_all=run_all,
             results=results,
+            into=into,
         )
         return Statement(self.loop, self.loop.run(call))
 

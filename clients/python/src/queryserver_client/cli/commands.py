@@ -256,6 +256,52 @@ def mv(paths: Paths, recursive: Recursive = False, force: Force = False) -> None
     _connected(lambda db: transfers.move(db, *_sources_and_target(paths), options))
 
 
+@app.command()
+def export(
+    source: Annotated[
+        str, typer.Argument(help="The id of a statement (or a prefix of it) with a result, or connector:sql.")
+    ],
+    path: Annotated[str, typer.Argument(help="store://… or :/…; the ending such as .csv.gz determines the format.")],
+    format_: Annotated[
+        str | None,
+        typer.Option("--format", help="csv, tsv, xlsx, parquet, arrow, feather or ndjson. Default: from the name."),
+    ] = None,
+    compression: Annotated[
+        str | None, typer.Option(help="none, gzip or zstd. Default: from the name, otherwise none.")
+    ] = None,
+    split_rows: Annotated[
+        int | None, typer.Option(min=1, help="Write a folder of part files with this many rows each.")
+    ] = None,
+    split_bytes: Annotated[
+        int | None, typer.Option(min=1, help="Write a folder of part files of about this many bytes.")
+    ] = None,
+    force: Force = False,
+    guard: Annotated[bool, typer.Option("--guard", help="Guard text that spreadsheets read as formulas.")] = False,
+    no_header: Annotated[bool, typer.Option("--no-header", help="Omit the line with the column names.")] = False,
+    allow_truncated: Annotated[
+        bool, typer.Option("--allow-truncated", help="Export a result that the server truncated.")
+    ] = False,
+) -> None:
+    """Write a result, or the rows of a statement, into files of a store."""
+    from queryserver_client.cli import exports  # noqa: PLC0415
+
+    _connected(
+        lambda db: exports.export(
+            db,
+            source,
+            path,
+            format=format_,
+            compression=compression,
+            split_rows=split_rows,
+            split_bytes=split_bytes,
+            if_exists="replace" if force else None,
+            guard=guard,
+            header=not no_header,
+            allow_truncated=allow_truncated,
+        )
+    )
+
+
 @app.command("import")
 def import_(
     source: Annotated[str, typer.Argument(help="A local file, store://… or :/….")],
