@@ -47,13 +47,24 @@ class ConnectionPool(Generic[LoginT, ConnectionT]):
     """A pool of idle connections by login, which saves the round trips of a new login.
 
     Connections are reset before they are reused. The pool keeps at most `max_idle` idle connections, each for at most
-    `idle_s`. It does not limit the number of connections in use; its callers do.
+    `idle_s`, and `max_spare` more for 5 s, which a busy server uses again within milliseconds. It does not limit the
+    number of connections in use; its callers do.
     """
 
-    def __init__(self, connect: Callable[[LoginT], Awaitable[ConnectionT]], *, max_idle: int, idle_s: float) -> None:
+    def __init__(
+        self,
+        connect: Callable[[LoginT], Awaitable[ConnectionT]],
+        *,
+        max_idle: int,
+        idle_s: float,
+        max_spare: int = 0,
+        spare_s: float = 5.0,
+    ) -> None:
         self._connect = connect
         self._max_idle = max_idle
         self._idle_s = idle_s
+        self._max_spare = max_spare
+        self._spare_s = min(spare_s, idle_s)
         self._idle: deque[tuple[float, LoginT, ConnectionT]] = deque()
         self._reaper: asyncio.Task[None] | None = None
         self._closed = False
@@ -109,7 +120,7 @@ class ConnectionPool(Generic[LoginT, ConnectionT]):
 
     @property
     def _has_room(self) -> bool:
-        return not self._closed and len(self._idle) < self._max_idle
+        return not self._closed and len(self._idle) < self._max_idle + self._max_spare
 
     def _pop_idle(self, login: LoginT) -> ConnectionT | None:
         """Remove and return the login's most recently used idle connection."""
@@ -121,11 +132,13 @@ class ConnectionPool(Generic[LoginT, ConnectionT]):
         return None
 
     async def _close_idle(self) -> None:
-        """Close connections once they have been idle for `idle_s`. Returns when the pool is empty."""
+        """Close connections once they have been idle for too long. Returns when the pool is empty."""
         while self._idle:
-            rest_s = self._idle[0][0] + self._idle_s - time.monotonic()
+            keep_s = self._idle_s if len(self._idle) <= self._max_idle else self._spare_s
+            rest_s = self._idle[0][0] + keep_s - time.monotonic()
             if rest_s > 0:
-                await asyncio.sleep(rest_s)
+                # In the meantime, spare connections may be given back.
+                await asyncio.sleep(min(rest_s, self._spare_s) if self._max_spare else rest_s)
             else:
                 await self._idle.popleft()[2].disconnect()
 

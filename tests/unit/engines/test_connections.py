@@ -5,6 +5,7 @@ import ssl
 from collections.abc import AsyncGenerator
 
 import pytest
+from tests.timing import until
 
 from queryserver.engines.connections import RETRY_S, ConnectionPool, Retries, connection_failure_message
 from queryserver.engines.hiveserver2.variants import Limits
@@ -85,6 +86,18 @@ async def test_connections_above_idle_limit_are_closed(pool: Pool, lines: Lines)
     for line in lines.made:
         await pool.give_back("ana", line)
     assert [line.shuts for line in lines.made] == [0, 0, 1]
+
+
+async def test_spare_connections_are_reused_and_soon_closed(lines: Lines) -> None:
+    pool = ConnectionPool(lines.connect, max_idle=1, max_spare=2, idle_s=3600, spare_s=0.05)
+    for _ in range(2):
+        for line in [await pool.take("ana") for _ in range(3)]:
+            await pool.give_back("ana", line)
+    assert len(lines.made) == 3
+    await until(lambda: sum(line.shuts for line in lines.made) == 2)
+    assert not (await pool.take("ana")).shuts
+    assert len(lines.made) == 3
+    await pool.close()
 
 
 async def test_connection_lost_while_idle_is_closed_and_replaced(pool: Pool) -> None:
