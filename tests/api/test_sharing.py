@@ -14,10 +14,12 @@ from tests.api.conftest import ApiOpener, make_settings
 from tests.api.driving import Api, Caller, open_api, verdict
 from tests.api.test_api_token_statements import leave_group, program_of
 from tests.api.token.logins import accounts
+from tests.fixtures.database import new_database
 from tests.fixtures.logs import audit_event_handler
 from tests.hostile.test_lasting_calls import taken
 
 from queryserver.identity.users import Groups
+from queryserver.platform.embedded.postgres import EmbeddedPostgres
 from queryserver.platform.logs import FIELDS
 from queryserver.platform.settings.desktop import AuthSettings
 from queryserver.platform.settings.editor import InterpreterSettings
@@ -30,18 +32,19 @@ _AUDITED = ("user", "outcome", "operation_id", "to_users", "to_groups")
 
 @pytest.fixture(scope="module")
 async def instances(
-    tmp_path_factory: pytest.TempPathFactory, shared_database_dsn: str, users_url: str
+    tmp_path_factory: pytest.TempPathFactory, postgres: EmbeddedPostgres, migrated_template: str, users_url: str
 ) -> AsyncIterator[tuple[Api, Api]]:
-    """Two servers with one database and one result store."""
-    settings = make_settings(
-        tmp_path_factory.mktemp("sharing"), shared_database_dsn, users_url, desktop={"auth": {"recheck_s": 1}}
-    )
-    table = settings.notebook.interpreters
-    table["open"] = InterpreterSettings(interface="fake", groups=(_ANALYSTS,), share_results="anyone")
-    table["never"] = InterpreterSettings(interface="fake", share_results="never")
-    table["members"] = InterpreterSettings(interface="fake", groups=(_ANALYSTS,))
-    async with open_api(settings) as one, open_api(settings) as other:
-        yield one, other
+    """Two servers with one result store and a database of their own, because servers that share a database run each
+    other's statements.
+    """
+    async for dsn in new_database(postgres, template=migrated_template):
+        settings = make_settings(tmp_path_factory.mktemp("sharing"), dsn, users_url, desktop={"auth": {"recheck_s": 1}})
+        table = settings.notebook.interpreters
+        table["open"] = InterpreterSettings(interface="fake", groups=(_ANALYSTS,), share_results="anyone")
+        table["never"] = InterpreterSettings(interface="fake", share_results="never")
+        table["members"] = InterpreterSettings(interface="fake", groups=(_ANALYSTS,))
+        async with open_api(settings) as one, open_api(settings) as other:
+            yield one, other
 
 
 @pytest.fixture
@@ -641,12 +644,14 @@ async def test_results_of_shared_results_cannot_be_shared_again(api: Api, ana: C
 
 
 @pytest.mark.sharing(21)
-async def test_result_of_own_results_needs_their_connectors(api: Api, bob: Caller) -> None:
-    ana, eva = await api.user("ana", groups=(_ANALYSTS,)), await api.user("eva", groups=(_ANALYSTS,))
+async def test_result_of_own_results_needs_their_connectors(api: Api) -> None:
+    team = f"team-{uuid4()}"
+    ana, eva = await api.user("ana", groups=(_ANALYSTS,)), await api.user("eva", groups=(_ANALYSTS, team))
+    bob = await api.user("bob", groups=(team,))
     source = await result_of(ana, "rows 50", "members")
     derived = await result_of(ana, f"SELECT sum(n)::BIGINT AS n FROM 'result://{source}'", "duckdb")
     assert (await refusal(ana, derived, bob))[0][2] == "sharing_not_allowed"
-    await share(ana, derived, eva, groups=["default"])
+    await share(ana, derived, eva, groups=[team])
     assert await may_read(eva, derived)
     assert not await may_read(bob, derived)
     listed = [(await one.get("editor/shared_with_me")).json()["results"] for one in (eva, bob)]
