@@ -216,26 +216,12 @@ class _ServiceBuilder:
             FleetMember(self.role, self.ownership, self.broker),
         ).build()
 
-    @cached_property
-    def _table_sinks(self) -> tables.TableSinks:
-        runner = self.statements.runner
-        return tables.TableSinks(
-            connectors=self.connectors,
-            credentials=self.statements.credentials,
-            reader=self.statements.result_reader,
-            unfinished=self.import_files.unfinished,
-            threads=self.import_files.imports.threads,
-            try_acquire=runner.data.try_acquire,
-            begin_publishing=runner.owned.begin_publishing,
-        )
-
     def _open_files(self, assignment: Assignment, user: User) -> AbstractAsyncContextManager[FileRows]:
-        # Called when statements run, as `_open_table`.
+        # Called when statements run, because exports use the services of statements.
         return self.exporting.files.open(assignment, user)
 
     def _open_table(self, assignment: Assignment, user: User) -> AbstractAsyncContextManager[tables.TableSink]:
-        # Called when statements run, because the table sinks use the services of statements.
-        return self._table_sinks.open(assignment, user)
+        return self.exporting.tables.open(assignment, user)
 
     @cached_property
     def index_feed(self) -> IndexFeed | None:
@@ -285,6 +271,8 @@ class _ServiceBuilder:
             users=self.accounts.directory,
             connectors=self.connectors,
             statements=self.statements,
+            metadata=self.metadata,
+            import_files=self.import_files,
             threads=self.resources.threads,
         )
 

@@ -1,4 +1,4 @@
-"""Tables made from results, with types that files do not have (Contract exports, Tables).
+"""Tables made from results, with types that files do not have (Contract exports 8).
 
 Every engine that loads tables runs this test.
 """
@@ -42,6 +42,7 @@ class ResultLoading(LoadingBasis):
     """The test of result types. The loader contracts inherit it."""
 
     @pytest.mark.capability("Tables from files")
+    @pytest.mark.exports(18)
     async def test_types_that_only_results_have_are_loaded(
         self, engine: Engine, loader: TableLoader, target: TableName
     ):

@@ -158,7 +158,6 @@ result_not_found = ErrorKind(ResultRefused, "operation_not_found")
 result_denied = ErrorKind(ResultRefused, "permission_denied")
 result_expired = ErrorKind(ResultRefused, "result_expired")
 disk_below_floor = ErrorKind(EngineError, "insufficient_storage")
-target_exists = ErrorKind(EngineError, "table_exists")
 # The engine process exceeded its memory limit (it may or may not have survived), or ended for another reason.
 engine_memory_exceeded = ErrorKind(
     EngineError,

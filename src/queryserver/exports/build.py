@@ -2,11 +2,16 @@
 
 from dataclasses import dataclass
 
+from queryserver.catalog.build import MetadataServices
 from queryserver.connectors.registry import Connectors
 from queryserver.exports.files import FileExports
+from queryserver.exports.model import Destination, FileDestination
 from queryserver.exports.submission import ExportSubmissions
+from queryserver.exports.tables import TableDestination, TableExports
 from queryserver.files.build import StorageServices
+from queryserver.identity.model import User
 from queryserver.identity.users import UserDirectory
+from queryserver.imports.build import ImportFiles
 from queryserver.platform.settings.tree import Settings
 from queryserver.platform.threads import Threads
 from queryserver.statements.build import StatementServices
@@ -16,6 +21,13 @@ from queryserver.statements.build import StatementServices
 class ExportServices:
     submissions: ExportSubmissions
     files: FileExports
+    tables: TableExports
+
+    def target(self, user: User, destination: FileDestination | TableDestination) -> Destination:
+        """Return the destination in normal form. Raises the errors of both kinds' `target`."""
+        if isinstance(destination, TableDestination):
+            return self.tables.target(user, destination)
+        return self.files.target(destination)
 
 
 def export_services(
@@ -25,6 +37,8 @@ def export_services(
     users: UserDirectory,
     connectors: Connectors,
     statements: StatementServices,
+    metadata: MetadataServices,
+    import_files: ImportFiles,
     threads: Threads,
 ) -> ExportServices:
     files = FileExports(
@@ -38,4 +52,17 @@ def export_services(
     submissions = ExportSubmissions(
         statements.access, statements.result_reader, statements.downloads, connectors, statements.job_submissions
     )
-    return ExportServices(submissions, files)
+    runner = statements.runner
+    tables = TableExports(
+        connectors=connectors,
+        users=users,
+        credentials=statements.credentials,
+        lookups=metadata.lookups,
+        reader=statements.result_reader,
+        unfinished=import_files.unfinished,
+        threads=threads.exporting,
+        try_acquire=runner.data.try_acquire,
+        begin_publishing=runner.owned.begin_publishing,
+        is_enabled=settings.desktop.enable_download,
+    )
+    return ExportServices(submissions, files, tables)

@@ -12,14 +12,14 @@ import pyarrow as pa
 
 from queryserver import errors
 from queryserver.engines.external_data import FileSink
-from queryserver.errors.base import InsufficientScope, download_disabled
-from queryserver.exports.model import ExportSummary, FileDestination, schema_text
+from queryserver.errors.base import InsufficientScope
+from queryserver.exports.model import ExportSummary, FileDestination, present_rights, require_download, schema_text
 from queryserver.files.folder_writes import ExportFiles, NewFolder, part_name
 from queryserver.files.moves import Moves
 from queryserver.files.statement_files import StatementFileAccess
 from queryserver.formats.arrow import Column
 from queryserver.formats.download.stream import BackgroundEncoder, FileEncoders, slices
-from queryserver.identity.model import DOWNLOAD, Scope, User
+from queryserver.identity.model import Scope, User
 from queryserver.identity.users import UserDirectory
 from queryserver.imports.session import read_ahead
 from queryserver.statements.job_session import JobReport
@@ -48,8 +48,7 @@ class FileExports:
 
     def files(self, user: User, operation_id: str = "") -> ExportFiles:
         """Return the access to stores with the user's rights. Raises download_disabled, InsufficientScope."""
-        if not self.is_enabled or not user.may(DOWNLOAD):
-            raise download_disabled("Downloads are disabled for your account.")
+        require_download(user, is_enabled=self.is_enabled)
         if not user.has_scope(Scope.FILES_WRITE):
             raise InsufficientScope(Scope.FILES_WRITE)
         return ExportFiles(self.access, self.moves, user, operation_id)
@@ -66,7 +65,7 @@ class FileExports:
     async def open(self, assignment: Assignment, user: User) -> AsyncGenerator["FileRows"]:
         """Open the sink of a statement, with the rights that the user has now. Raises the errors of `check`."""
         destination = FileDestination.read(assignment.destination or {})
-        user = await self._present_rights(user)
+        user = await present_rights(self.users, user)
         await self.check(user, destination)
         claim = assignment.claim
         files = self.files(user, str(claim.operation_id or claim.statement_id))
@@ -80,13 +79,6 @@ class FileExports:
         finally:
             await files.end()
 
-    async def _present_rights(self, user: User) -> User:
-        """Return the user as of now, because the statement may have waited for its rows."""
-        now = await self.users.user(user.id)
-        if now is None:
-            raise errors.PermissionDenied("The user is no longer active.")
-        return now if user.api_token is None else now.narrowed(user.api_token)
-
 
 @dataclass(frozen=True, slots=True)
 class FileTarget:
@@ -94,6 +86,7 @@ class FileTarget:
 
     exports: FileExports
     destination: FileDestination
+    connector: str | None = None
 
     @property
     def path(self) -> str:

@@ -8,10 +8,11 @@ from typing import Any, Protocol
 import pyarrow as pa
 from pydantic import TypeAdapter
 
-from queryserver.errors.base import InvalidParameter, MissingParameter
+from queryserver.errors.base import InvalidParameter, MissingParameter, PermissionDenied, download_disabled
 from queryserver.formats.arrow import Column, ResultType
 from queryserver.formats.download.encoder import ContentCoding, DownloadFormat, FileForm
-from queryserver.identity.model import User
+from queryserver.identity.model import DOWNLOAD, User
+from queryserver.identity.users import UserDirectory
 from queryserver.statements.job_session import JobReport
 
 SUMMARY_COLUMNS = (
@@ -50,8 +51,27 @@ def schema_text(columns: Sequence[Column]) -> str:
     return json.dumps([{"name": column.name, "type": column.type.value} for column in columns], ensure_ascii=False)
 
 
+def require_download(user: User, *, is_enabled: bool) -> None:
+    """Raise download_disabled if the user may not take rows out of the server."""
+    if not is_enabled or not user.may(DOWNLOAD):
+        raise download_disabled("Downloads are disabled for your account.")
+
+
+async def present_rights(users: UserDirectory, user: User) -> User:
+    """Return the user as of now, because the statement may have waited for its rows. Raises PermissionDenied."""
+    now = await users.user(user.id)
+    if now is None:
+        raise PermissionDenied("The user is no longer active.")
+    return now if user.api_token is None else now.narrowed(user.api_token)
+
+
 class Destination(Protocol):
     """Where the rows of a statement go."""
+
+    @property
+    def connector(self) -> str | None:
+        """The key of the connector under which an export of a stored result runs; None for that of the source."""
+        ...
 
     @property
     def path(self) -> str:

@@ -43,11 +43,11 @@ class ExportSubmissions:
         the destination's `check`, and those of `JobSubmissions`.
         """
         source = await self._source(user, request)
-        connector = self.connectors.resolve(user, source.status.connector)
         destination = request.destination
+        connector = self.connectors.resolve(user, destination.connector or source.status.connector)
         job = NewJob(
             text=_history_text(destination.path, source),
-            database=source.database,
+            database=source.database if destination.connector is None else None,
             source_operation=source.status.id,
             destination={**destination.stored(), "allow_truncated": request.allow_truncated},
             idempotency_key=request.idempotency_key,

@@ -1,4 +1,4 @@
-"""Maps the columns of a result to the columns of a table: names, types and values (Contract exports, Tables).
+"""Maps the columns of a result to the columns of a table: names, types and values (Contract exports 8).
 
 Types that files have too become the same types as in an import. Results have more types; each of them becomes a type of
 the dialect that represents all its values exactly, or else text.

@@ -1,4 +1,4 @@
-"""Sends the rows of an export into a table of a connector (Contract exports, Tables).
+"""Sends the rows of an export into a table of a connector (Contract exports 8).
 
 The rows are converted batch by batch and loaded as an import loads them: into a staging table, which is published once
 all rows are in it. The claim of the statement is checked just before that, and the publication is recorded. From then
@@ -11,22 +11,26 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Self
 
 import pyarrow as pa
 
 from queryserver import errors
+from queryserver.catalog.lookups import Lookups
 from queryserver.connectors.model import Connector
 from queryserver.connectors.registry import Connectors
 from queryserver.engines.protocol import LoadingEngine, TableLoad, TableLoader, TableName
-from queryserver.errors.statements import rejected_by_rule, target_exists
-from queryserver.exports.model import ExportSummary
-from queryserver.exports.table_columns import TableColumns, table_columns
+from queryserver.errors.files import invalid_columns, invalid_dialect, replacing_not_supported, table_exists
+from queryserver.errors.statements import rejected_by_rule
+from queryserver.exports.model import ExportSummary, present_rights, require_download
+from queryserver.exports.table_columns import TableColumns, check_names, table_columns
 from queryserver.formats.arrow import Column, split_batch
 from queryserver.identity.model import User
-from queryserver.imports.model import REPLACING_DIALECTS, TABLE_DIALECTS
+from queryserver.identity.users import UserDirectory
+from queryserver.imports.model import REPLACING_DIALECTS, TABLE_DIALECTS, name_limit
+from queryserver.imports.plans import is_known_table
 from queryserver.imports.repository import StatementLedger, UnfinishedTables
 from queryserver.statements.job_session import JobReport
 from queryserver.statements.model import Assignment, Claim
@@ -57,7 +61,7 @@ class TableDestination:
     """The table of an export. `columns` are the names of its columns; None derives them from the result."""
 
     connector: str
-    """The key of the connector."""
+    """The key of the connector; in a request, any of its names."""
     database: str | None
     table: str
     if_exists: IfExists = IfExists.ERROR
@@ -71,9 +75,10 @@ class TableDestination:
     def target_name(self) -> str:
         return self.table if self.database is None else f"{self.database}.{self.table}"
 
-    @property
+    def exists_error(self) -> errors.QueryServerError:
+        return table_exists(f"The table {self.target_name} already exists.")
+
     def stored(self) -> Mapping[str, Any]:
-        """The stored form, which a statement's record contains."""
         return {
             "kind": KIND,
             "connector": self.connector,
@@ -96,32 +101,74 @@ class TableDestination:
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class TableSinks:
-    """Opens the tables of exports. `begin_publishing` checks the claim of a statement and records the publication.
+class TableExports:
+    """Checks and opens the tables of exports.
 
-    `try_acquire` acquires the named data, such as an embedded database, for this process if possible, and returns
-    whether this process holds them.
+    `begin_publishing` checks the claim of a statement and records the publication. `try_acquire` acquires the named
+    data, such as an embedded database, for this process if possible, and returns whether this process holds them.
     """
 
     connectors: Connectors
+    users: UserDirectory
     credentials: SessionCredentials
+    lookups: Lookups
     reader: ResultReader
     unfinished: UnfinishedTables
     threads: Executor
     try_acquire: Callable[[str], Awaitable[bool]]
     begin_publishing: Callable[[Claim], Awaitable[bool]]
+    is_enabled: bool = True
     # A load occupies a slot of its embedded database until its last row. If sources and targets are such databases, the
     # loads could otherwise occupy all slots that their own sources need.
     _embedded: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_EMBEDDED_AT_ONCE), init=False)
 
+    def target(self, user: User, destination: TableDestination) -> "TableTarget":
+        """Return the destination with the key of its connector, checked as far as possible without the engine.
+
+        Raises UnknownDialect, invalid_dialect, replacing_not_supported, InvalidParameter, invalid_columns.
+        """
+        connector = self.connectors.resolve(user, destination.connector)
+        dialect, limit = connector.dialect, name_limit(connector.dialect)
+        if dialect not in TABLE_DIALECTS or not isinstance(self.connectors.engine(connector), LoadingEngine):
+            raise invalid_dialect(
+                f"{connector.nice_name} ({dialect}) does not support creating tables."
+                f" Supported dialects: {', '.join(sorted(TABLE_DIALECTS))}."
+            )
+        if destination.if_exists is IfExists.REPLACE and dialect not in REPLACING_DIALECTS:
+            raise replacing_not_supported(f"Replacing tables is not supported in {dialect}. Drop the table first.")
+        if not (destination.table.strip() and limit.allows(destination.table)) or "\0" in destination.table:
+            raise errors.InvalidParameter(f"table must be a name of 1 to {limit} in {dialect}.")
+        if destination.columns is not None and (reason := check_names(destination.columns, dialect)) is not None:
+            raise invalid_columns(f"columns: {reason}")
+        return TableTarget(self, connector, replace(destination, connector=connector.key))
+
+    async def check(self, user: User, connector: Connector, destination: TableDestination) -> None:
+        """Check, before the statement is recorded, that the user may write the table.
+
+        Raises download_disabled, PermissionDenied, EngineJwtRequired, CredentialsRequired, table_exists.
+        """
+        self._require_rights(user, connector)
+        self.credentials.require_token(user, connector)
+        await self.credentials.required(user, connector)
+        is_new = destination.if_exists is IfExists.ERROR
+        if is_new and await is_known_table(self.lookups, user, connector, destination.target):
+            raise destination.exists_error()
+
+    def _require_rights(self, user: User, connector: Connector) -> None:
+        require_download(user, is_enabled=self.is_enabled)
+        if connector.read_only:
+            raise errors.PermissionDenied(f"The connector {connector.nice_name} is read-only.")
+
     @asynccontextmanager
     async def open(self, assignment: Assignment, user: User) -> AsyncGenerator["TableSink"]:
-        """Check whether the rows of a statement can be written to its table, and yield the table.
+        """Open the table of a statement, with the rights that the user has now.
 
-        Raises EngineError, and rejected_by_rule or target_exists if the table cannot be written.
+        Raises EngineError, rejected_by_rule, and the errors of `target` and `check`.
         """
-        destination = TableDestination.of_stored(assignment.destination or {})
-        connector = self._connector(user, destination)
+        user = await present_rights(self.users, user)
+        target = self.target(user, TableDestination.of_stored(assignment.destination or {}))
+        connector, destination = target.target_connector, target.destination
+        self._require_rights(user, connector)
         claim = assignment.claim
         ledger = StatementLedger(self.unfinished, claim.statement_id, assignment.user_id, connector.key)
         known, total = list[pa.Schema](), None
@@ -143,18 +190,28 @@ class TableSinks:
                 await sink.check(loader)
             yield sink
 
-    def _connector(self, user: User, destination: TableDestination) -> Connector:
-        """Return the connector if the user may still write to it."""
-        connector = self.connectors.find(destination.connector)
-        if connector is None or connector.key not in {one.key for one in self.connectors.visible(user)}:
-            raise rejected_by_rule(f"The connector {destination.connector} does not exist.")
-        if connector.dialect not in TABLE_DIALECTS:
-            raise rejected_by_rule(f"Tables of {connector.nice_name} cannot be the destination of an export.")
-        if connector.read_only:
-            raise rejected_by_rule(f"The connector {connector.nice_name} is read-only.")
-        if destination.if_exists is IfExists.REPLACE and connector.dialect not in REPLACING_DIALECTS:
-            raise rejected_by_rule(f"Replacing tables is not supported in {connector.dialect}.")
-        return connector
+
+@dataclass(frozen=True, slots=True)
+class TableTarget:
+    """Implements `Destination` for a table."""
+
+    exports: TableExports
+    target_connector: Connector
+    destination: TableDestination
+
+    @property
+    def connector(self) -> str:
+        return self.target_connector.key
+
+    @property
+    def path(self) -> str:
+        return self.destination.target_name
+
+    def stored(self) -> Mapping[str, Any]:
+        return self.destination.stored()
+
+    async def check(self, user: User) -> None:
+        await self.exports.check(user, self.target_connector, self.destination)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -164,7 +221,7 @@ class TableSink:
     `known` are the types of all batches, and `total` is the number of rows, if they are known in advance.
     """
 
-    sinks: TableSinks
+    exports: TableExports
     assignment: Assignment
     user: User
     destination: TableDestination
@@ -176,9 +233,9 @@ class TableSink:
     @asynccontextmanager
     async def loader(self) -> AsyncGenerator[TableLoader]:
         """Open a loader with the rights of the user. Raises EngineError."""
-        sinks = self.sinks
-        options = await sinks.credentials.options(self.user, self.connector, token=self.assignment.token)
-        async with sinks.connectors.using(self.connector) as engine:
+        exports = self.exports
+        options = await exports.credentials.options(self.user, self.connector, token=self.assignment.token)
+        async with exports.connectors.using(self.connector) as engine:
             if not isinstance(engine, LoadingEngine):
                 raise rejected_by_rule(f"Tables of {self.connector.nice_name} cannot be the destination of an export.")
             async with engine.loader(self.user, options) as loader:
@@ -186,11 +243,11 @@ class TableSink:
 
     async def check(self, loader: TableLoader) -> None:
         """Drop what an earlier attempt of this export has left, and refuse a table that exists but must not."""
-        for table in await self.sinks.unfinished.of_statement(self.assignment.claim.statement_id):
+        for table in await self.exports.unfinished.of_statement(self.assignment.claim.statement_id):
             await loader.drop(table)
             await self.ledger.remove(table)
         if self.destination.if_exists is IfExists.ERROR and await loader.exists(self.destination.target):
-            raise target_exists(f"The table {self.destination.target_name} already exists.")
+            raise self.destination.exists_error()
 
     async def write(
         self, columns: Sequence[Column], batches: AsyncIterator[pa.RecordBatch], report: JobReport
@@ -202,7 +259,7 @@ class TableSink:
         def choose() -> TableColumns:
             return table_columns(columns, schemas, self.connector.dialect, names=names)
 
-        made = await run(self.sinks.threads, choose)
+        made = await run(self.exports.threads, choose)
         name = f"{self.connector.nice_name}, table {self.destination.target_name}"
         report.lines.append(f"Writing rows to {name}.")
         report.lines.extend(f'Column "{source}" is named "{target}" in the table.' for source, target in made.renamed)
@@ -239,14 +296,14 @@ class TableSink:
         run, rows, reported_at = asyncio.get_running_loop().run_in_executor, 0, time.monotonic()
         async for batch in _joined(first, batches):
             for piece in split_batch(batch, _BATCH_BYTES):
-                yield await run(self.sinks.threads, made.convert, piece)
+                yield await run(self.exports.threads, made.convert, piece)
             rows += batch.num_rows
             report.progress = _UNKNOWN_PROGRESS if self.total is None else min(99, 100 * rows // max(self.total, 1))
             if time.monotonic() - reported_at >= _REPORT_EVERY_S:
                 reported_at = time.monotonic()
                 known = "" if self.total is None else f" of {self.total}"
                 report.lines.append(f"Read {rows}{known} rows.")
-        if not await self.sinks.begin_publishing(self.assignment.claim):
+        if not await self.exports.begin_publishing(self.assignment.claim):
             raise errors.OutcomeUnknown("The export was canceled, or another server has taken it over.")
 
 

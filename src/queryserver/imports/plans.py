@@ -377,7 +377,8 @@ class TableCreations:
         if new_import.idempotency_key is not None:
             recorded = await self.submissions.replay(user, connector, new_import)
         if recorded is None:
-            if not plan.append and not plan.replace and await self._exists(user, connector, target):
+            is_new = not plan.append and not plan.replace
+            if is_new and await is_known_table(self.lookups, user, connector, target):
                 raise errors.table_exists(f"The table {target_name} already exists.")
             recorded = await self.submissions.submit(user, connector, new_import)
         return CreatedImport(recorded, target_name)
@@ -430,11 +431,12 @@ class TableCreations:
             replace=request.replace,
         )
 
-    async def _exists(self, user: User, connector: Connector, table: TableName) -> bool:
-        """Return whether the table exists. Return False if the lookup fails, because the import checks again."""
-        budget = min(connector.limits.metadata_timeout, _MAX_LOOKUP_TIME)
-        try:
-            return await self.lookups.table_exists(user, connector, table, budget=budget)
-        except (errors.EngineError, errors.NotSupported) as error:
-            log.info("table existence check failed", connector=connector.key, code=error.code)
-            return False
+
+async def is_known_table(lookups: Lookups, user: User, connector: Connector, table: TableName) -> bool:
+    """Return whether the table exists. Return False if the lookup fails, because the loader checks again."""
+    budget = min(connector.limits.metadata_timeout, _MAX_LOOKUP_TIME)
+    try:
+        return await lookups.table_exists(user, connector, table, budget=budget)
+    except (errors.EngineError, errors.NotSupported) as error:
+        log.info("table existence check failed", connector=connector.key, code=error.code)
+        return False

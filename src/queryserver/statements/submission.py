@@ -1,6 +1,6 @@
 """Chooses, records and starts the statement of an execute call (Contract editor 4, 5)."""
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from types import MappingProxyType
@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 from queryserver import errors
 from queryserver.connectors.model import Connector
 from queryserver.connectors.registry import Connectors
-from queryserver.identity.model import User
+from queryserver.identity.model import SealedToken, User
 from queryserver.platform.logs import AUDIT
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.sql.markers import StatementParameters
@@ -258,7 +258,8 @@ class Submissions:
             require_few_statements(choice, self.limits)
         await self.credentials.required(user, connector)
         session = await self._session(request)
-        data = self.connectors.data_of(connector)  # read late, because the connector may change until then
+        # Read late, because the connectors may change until then.
+        data = next(filter(None, map(self.connectors.data_of, self._connectors(connector, submission))), None)
         owner = await self.recorder.dispatcher.owner_for(data, session_owner=session.owner)
         new, first_statement = self._new(request, choice, session, values), None
         new = replace(new, owner=owner, idempotency=key)
@@ -454,7 +455,7 @@ class Submissions:
             owner=None,
             limits=self.limits,
             idempotency=None,
-            token=self.credentials.sealed_token(user, connector) if user.external_token else None,
+            token=self._token(user, connector, fields),
             api_token=user.api_token,
             priority=fields.priority,
             log_lines=(*(() if warning is None else (warning,)), *fields.warnings),
@@ -463,6 +464,17 @@ class Submissions:
             sealed_parameters=None if values is None else self.parameters.seal(values),
             parameter_count=0 if values is None else choice.markers.own,
         )
+
+    def _connectors(self, connector: Connector, submission: Submission) -> Sequence[Connector]:
+        """Return the connector of a statement and that of its destination, if it is a table of another one."""
+        target = self.connectors.find((submission.destination or {}).get("connector", ""))
+        return [connector] if target is None else [connector, target]
+
+    def _token(self, user: User, connector: Connector, submission: Submission) -> SealedToken | None:
+        if user.external_token is None:
+            return None
+        tokens = (self.credentials.sealed_token(user, one) for one in self._connectors(connector, submission))
+        return next(filter(None, tokens), None)
 
     def _row_limit(self, request: _Request, choice: Choice) -> tuple[int, LimitSource]:
         """Return the row limit. The limits of stored results do not apply to rows that go to a destination."""

@@ -1,4 +1,4 @@
-"""The columns of a table made from a result: types, names and values (Contract exports, Tables)."""
+"""The columns of a table made from a result: types, names and values (Contract exports 8)."""
 
 import datetime as dt
 import json
@@ -13,6 +13,8 @@ from queryserver.exports.table_columns import check_names, table_columns, table_
 from queryserver.formats.arrow import Column, ResultType, text_union
 from queryserver.formats.conversion import arrow_type
 from queryserver.imports.model import TABLE_DIALECTS
+
+pytestmark = pytest.mark.exports(18)
 
 DIALECTS = ("hive", "sparksql", "trino", "phoenix", "postgresql", "mysql", "sqlite", "duckdb")
 ZONED = pa.timestamp("us", "UTC")

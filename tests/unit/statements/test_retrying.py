@@ -49,7 +49,7 @@ async def test_statement_with_session_reader_or_former_retry_is_not_retried(more
     assert fleet.engine.executions == []
 
 
-@pytest.mark.exports(24)
+@pytest.mark.exports(21)
 async def test_export_of_a_stored_result_runs_once_more_whatever_the_connector_permits() -> None:
     fleet = Fleet(retries_reads=False)
     destination = {"kind": "table", "connector": "fake"}

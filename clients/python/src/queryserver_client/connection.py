@@ -2,7 +2,7 @@
 
 import os
 import uuid
-from collections.abc import AsyncIterator, Generator, Mapping
+from collections.abc import AsyncIterator, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
@@ -14,6 +14,7 @@ from queryserver_client.connectors import Connectors
 from queryserver_client.credentials import Secret, TokenSource, credentials_of, hidden, hidden_values
 from queryserver_client.encoding import ParameterRows, Parameters, encode_parameters
 from queryserver_client.errors import ApiError, ConfigurationError, ConnectionLost
+from queryserver_client.exports import CopyIfExists, Export, copy_target
 from queryserver_client.files import Files
 from queryserver_client.history import History
 from queryserver_client.imports import Imports
@@ -166,6 +167,46 @@ class Connection:
             return await self._execute(
                 connector, fields, allow_truncated=allow_truncated, key=key, is_abandoned=not idempotency_key
             )
+
+    async def copy(
+        self,
+        connector: str,
+        sql: str,
+        target: "str | Sequence[str]",
+        parameters: Parameters | None = None,
+        *,
+        database: str | None = None,
+        session_id: int | None = None,
+        if_exists: CopyIfExists = "error",
+        columns: "Sequence[str] | None" = None,
+        limit: int | None = None,
+        timeout: float | None = None,
+        on_progress: OnProgress | None = None,
+        on_log: OnLog | None = None,
+        results: NamedResults | None = None,
+    ) -> Export:
+        """Run a statement and write its rows to a table of any connector, or to a file of a store, all or none.
+
+        The rows go straight to the target, without the server's limit of stored results. `target` is `connector.table`
+        or `connector.database.table`, a sequence of these names if one contains a dot, or a path in a store such as
+        `s3a://bucket/sales.parquet`, whose ending determines the format. `if_exists` is `error`, `append` (tables) or
+        `replace`. `columns` are the names of the table's columns, in the order of the result; by default its names. All
+        other arguments are those of `query`, as are the exceptions. Canceling the waiting task cancels the copy.
+        """
+        result = await self.query(
+            connector,
+            sql,
+            parameters,
+            database=database,
+            session_id=session_id,
+            limit=limit,
+            timeout=timeout,
+            on_progress=on_progress,
+            on_log=on_log,
+            results=results,
+            into=copy_target(target, if_exists, columns),
+        )
+        return Export.of((await result.dicts())[0], result.operation_id)
 
     async def next(self, statement: SubmittedStatement) -> Statement:
         """Start the next statement of a script that was started with `run_all=False`. `statement` must have ended.

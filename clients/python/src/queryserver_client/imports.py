@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from queryserver_client.errors import ConfigurationError
+from queryserver_client.exports import parts_of
 from queryserver_client.statement import Statement, canceling
 from queryserver_client.status import moment
 from queryserver_client.submitted import OnLog, OnProgress
@@ -312,15 +313,3 @@ def _known(facts: Mapping[str, Any], kind: type[FileOptions] | type[ImportColumn
     """Return the members of `facts` that are fields of `kind`."""
     names = {one.name for one in fields(kind)}
     return {name: value for name, value in facts.items() if name in names}
-
-
-def parts_of(target: str | Sequence[str]) -> tuple[str, str | None, str]:
-    """Return the connector, database and table of a target. The database may contain dots (trino: `catalog.schema`).
-
-    Raises ValueError.
-    """
-    parts = target.split(".") if isinstance(target, str) else list(target)
-    if len(parts) < 2 or not all(parts):
-        message = f"{target!r} is not a table name; use connector.table or connector.database.table"
-        raise ValueError(message)
-    return parts[0], ".".join(parts[1:-1]) or None, parts[-1]

@@ -1,14 +1,22 @@
 """Submitted statements whose result can be read."""
 
 import uuid
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from queryserver_client.errors import ApiError, QueryserverError, statement_error
-from queryserver_client.exports import Compression, Export, ExportFormat, IfExists, file_target
+from queryserver_client.exports import (
+    Compression,
+    CopyIfExists,
+    Export,
+    ExportFormat,
+    IfExists,
+    copy_target,
+    file_target,
+)
 from queryserver_client.result import Result
 from queryserver_client.submitted import OnLog, OnProgress, SubmittedStatement
 from queryserver_client.transport import Sent, Transport
@@ -100,6 +108,29 @@ class Statement(SubmittedStatement):
             if_exists=if_exists,
             allow_truncated=allow_truncated,
         )
+        async with canceling(statement):
+            result = await statement.result(timeout_s, on_progress=on_progress, on_log=on_log)
+            return Export.of((await result.dicts())[0], statement.operation_id)
+
+    async def copy(
+        self,
+        target: str | Sequence[str],
+        *,
+        if_exists: CopyIfExists = "error",
+        columns: Sequence[str] | None = None,
+        allow_truncated: bool | None = None,
+        timeout_s: float | None = None,
+        on_progress: OnProgress | None = None,
+        on_log: OnLog | None = None,
+    ) -> Export:
+        """Write the result into a table of any connector, and wait for completion. The statement may still be running.
+
+        The arguments are those of `Connection.copy`, the exceptions those of `export`.
+        """
+        fields = {"operationId": self.operation_id, **copy_target(target, if_exists, columns)}
+        if self._allow_truncated if allow_truncated is None else allow_truncated:
+            fields["allow_truncated"] = True
+        statement = await started(self._transport, "editor/export_result", fields)
         async with canceling(statement):
             result = await statement.result(timeout_s, on_progress=on_progress, on_log=on_log)
             return Export.of((await result.dicts())[0], statement.operation_id)

@@ -19,7 +19,7 @@ from queryserver_client import connection as core
 from queryserver_client.credentials import Secret, TokenSource, hidden, hidden_values
 from queryserver_client.encoding import ParameterRows, Parameters
 from queryserver_client.event_loop import Loop
-from queryserver_client.exports import Compression, Export, ExportFormat, IfExists
+from queryserver_client.exports import Compression, CopyIfExists, Export, ExportFormat, IfExists
 from queryserver_client.named_results import NamedResults
 from queryserver_client.result import PAGE_ROWS
 from queryserver_client.result import Result as AsyncResult
@@ -170,6 +170,29 @@ class Statement:
             self.core.result, timeout_s, on_progress=on_progress, on_log=on_log, allow_truncated=allow_truncated
         )
         return Result(self._loop, self._loop.run(call))
+
+    def copy(
+        self,
+        target: "str | Sequence[str]",
+        *,
+        if_exists: CopyIfExists = "error",
+        columns: "Sequence[str] | None" = None,
+        allow_truncated: bool | None = None,
+        timeout_s: float | None = None,
+        on_progress: OnProgress | None = None,
+        on_log: OnLog | None = None,
+    ) -> Export:
+        call = partial(
+            self.core.copy,
+            target,
+            if_exists=if_exists,
+            columns=columns,
+            allow_truncated=allow_truncated,
+            timeout_s=timeout_s,
+            on_progress=on_progress,
+            on_log=on_log,
+        )
+        return self._loop.run(call)
 
     def export(
         self,
@@ -366,6 +389,42 @@ class Connection:
             into=into,
         )
         return Statement(self.loop, self.loop.run(call))
+
+    def copy(
+        self,
+        connector: str,
+        sql: str,
+        target: str | Sequence[str],
+        parameters: Parameters | None = None,
+        *,
+        database: str | None = None,
+        session_id: int | None = None,
+        if_exists: CopyIfExists = "error",
+        columns: Sequence[str] | None = None,
+        limit: int | None = None,
+        timeout: float | None = None,
+        on_progress: OnProgress | None = None,
+        on_log: OnLog | None = None,
+        results: NamedResults | None = None,
+    ) -> Export:
+        """Copy the rows of a statement like the async `copy`. The callbacks run in the connection's thread."""
+        call = partial(
+            self.core.copy,
+            connector,
+            sql,
+            target,
+            parameters,
+            database=database,
+            session_id=session_id,
+            if_exists=if_exists,
+            columns=columns,
+            limit=limit,
+            timeout=timeout,
+            on_progress=on_progress,
+            on_log=on_log,
+            results=results,
+        )
+        return self.loop.run(call)
 
     def next(self, statement: Statement) -> Statement:
         return Statement(self.loop, self.loop.run(partial(self.core.next, statement.core)))

@@ -356,6 +356,26 @@ def import_(
     _connected(lambda db: importing.preview(db, plan) if is_preview else importing.load(db, plan))
 
 
+@app.command()
+def copy(
+    source: Annotated[
+        str, typer.Argument(help='CONNECTOR:"SELECT …", CONNECTOR:- to read the SQL from stdin, or the id of a result.')
+    ],
+    target: Annotated[str, typer.Argument(help="connector:table, connector:database.table, store://… or :/….")],
+    if_exists: Annotated[
+        IfExists, typer.Option("--if-exists", help="Action if the table or file exists. Files cannot be appended to.")
+    ] = IfExists.ERROR,
+    database: Annotated[str | None, typer.Option("-d", "--database", help="Database of the statement.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Maximum number of rows. Default: all.")] = None,
+    timeout: Annotated[float | None, typer.Option(min=1, help="Time limit of the copy in seconds.")] = None,
+) -> None:
+    """Write the rows of a statement, or a stored result, to a table of any connector, or to a file on the server."""
+    from queryserver_client.cli import copies  # noqa: PLC0415
+
+    plan = copies.Plan(source, target, if_exists, database, limit, timeout)
+    _connected(lambda db: copies.copy(db, plan))
+
+
 def run() -> None:
     """Parse the command line and run the command."""
     if sys.platform == "win32":

@@ -12,7 +12,8 @@ from queryserver_client.cli.operations import show
 from queryserver_client.cli.stores import is_remote, remote
 from queryserver_client.cli.terminal import byte_bar
 from queryserver_client.errors import StatementError
-from queryserver_client.imports import FileOptions, ImportFile, parts_of
+from queryserver_client.exports import parts_of
+from queryserver_client.imports import FileOptions, ImportFile
 
 if TYPE_CHECKING:
     from queryserver_client.sync import Connection

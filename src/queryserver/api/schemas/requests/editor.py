@@ -34,9 +34,8 @@ from queryserver.api.schemas.fields import (
     requires,
     requires_text,
 )
-from queryserver.api.schemas.requests.destinations import DestinationFields
+from queryserver.api.schemas.requests.destinations import DestinationFields, RequestedDestination
 from queryserver.errors.base import InvalidParameter, MissingParameter, conflicting_parameters
-from queryserver.exports.model import FileDestination
 from queryserver.identity.model import BigNumbers
 from queryserver.platform.text import is_array, is_object
 from queryserver.sql.parameters import Parameters, read_parameter_rows, read_parameters
@@ -353,13 +352,11 @@ class ExecuteRequest(Fields):
             raise conflicting_parameters("parameter_rows cannot be combined with parameters, operationId or run_all.")
         return read_parameter_rows(self.parameter_rows)
 
-    def destination(self) -> FileDestination | None:
+    def destination(self) -> RequestedDestination | None:
         """Return the destination of the rows. Raises MissingParameter, InvalidParameter, conflicting_parameters."""
-        if self.into is None:
-            return None
-        if self.run_all or self.rows or self.parameter_rows is not None:
+        if self.into is not None and (self.run_all or self.rows or self.parameter_rows is not None):
             raise conflicting_parameters("into cannot be combined with run_all, rows or parameter_rows.")
-        return self.into.files()
+        return None if self.into is None else self.into.requested()
 
     @property
     def current_database(self) -> str | None:

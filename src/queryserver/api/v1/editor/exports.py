@@ -1,4 +1,4 @@
-"""Export of stored results into files (Contract exports)."""
+"""Export of stored results into files and tables (Contract exports)."""
 
 from typing import Annotated
 
@@ -29,12 +29,12 @@ async def export_result(
     exports: ExportsDep,
     recipients: RecipientsDep,
 ) -> Response:
-    """Start to write a result into files of a store. The result may still be in the making.
+    """Start to write a result into files of a store, or into a table. The result may still be in the making.
 
-    The response is sent once the export is recorded, and check_status reports its end. The files appear whole or not
-    at all. Contract exports 2.
+    The response is sent once the export is recorded, and check_status reports its end. The files, or the rows of the
+    table, appear whole or not at all. Contract exports 2.
     """
-    destination = exports.files.target(request.files())
+    destination = exports.target(user, request.requested())
     if request.notify is not None:
         await recipients.require_url(request.notify.url, "notify.url")
     recorded = await exports.submissions.submit(
@@ -51,7 +51,11 @@ async def export_result(
     status = recorded.record.status
     return json_response(
         wire.ExportResponse(
-            status=0, history_uuid=str(status.id), history_id=status.history_id, path=destination.path, table=None
+            status=0,
+            history_uuid=str(status.id),
+            history_id=status.history_id,
+            path=destination.path if request.table is None else None,
+            table=None if request.table is None else destination.path,
         ),
         status=202,
         headers={"Idempotency-Replayed": "true"} if recorded.is_replay else {},

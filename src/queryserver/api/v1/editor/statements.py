@@ -45,7 +45,7 @@ from queryserver.connectors.registry import Connectors
 from queryserver.documents.documents import Documents
 from queryserver.documents.model import Runnable
 from queryserver.engines.protocol import Credentials
-from queryserver.exports.files import FileExports
+from queryserver.exports.build import ExportServices
 from queryserver.identity.limits import Streams, StreamSlot
 from queryserver.identity.model import User
 from queryserver.platform.settings.tree import Settings
@@ -81,7 +81,7 @@ class Execution:
     results: ResultReader
     streams: Streams
     recipients: Recipients
-    exports: FileExports
+    exports: ExportServices
     documents: Documents
 
     async def run(self, user: User, request: requests.ExecuteRequest, dialect: str | None) -> Response:
@@ -93,7 +93,7 @@ class Execution:
         if request.script is None and request.document is not None:
             document = await self.documents.runnable(user, request.document, request.parameters)
         destination = request.destination()
-        target = None if destination is None else self.exports.target(destination)
+        target = None if destination is None else self.exports.target(user, destination)
         submission = replace(
             self._submission(user, request, dialect, document),
             parameters=await _values(request) if document is None else document.parameters,
@@ -252,7 +252,7 @@ async def execution(http: Request) -> Execution:
         statements.result_reader,
         services.streams,
         services.scheduling.recipients,
-        services.exporting.files,
+        services.exporting,
         services.documents,
     )
 
