@@ -149,7 +149,7 @@ ADAPTERS = (
     Adapter(FileSystem, "tests.fakes.storage_faults", "FaultyFileSystem"),
     Adapter(ResultStore, "tests.fakes.results", "MemoryResults"),
     Adapter(StatementFiles, "queryserver.files.statement_files", "SessionFiles"),
-    Adapter(FileSink, "queryserver.files.statement_files", "_Body"),
+    Adapter(FileSink, "queryserver.files.statement_files", "FileBody"),
     Adapter(StatementResults, "queryserver.statements.external_access", "SessionResults"),
     Adapter(OpenResult, "queryserver.statements.downloads", "OpenTable"),
 )

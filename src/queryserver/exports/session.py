@@ -4,8 +4,8 @@ The runner uses this session in place of the one whose rows it reads. The statem
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
@@ -16,7 +16,13 @@ from queryserver import errors
 from queryserver.engines.protocol import EngineSession, OperationHandle, OperationState
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.files import InsufficientStorage
-from queryserver.errors.statements import EngineError, StatementRejected, rejected_by_rule
+from queryserver.errors.statements import (
+    EngineError,
+    EngineUnavailable,
+    SessionLost,
+    StatementRejected,
+    rejected_by_rule,
+)
 from queryserver.exports.model import SUMMARY_COLUMNS, RowSink
 from queryserver.identity.model import User
 from queryserver.sql.markers import BoundStatement
@@ -60,11 +66,15 @@ class Exports:
         async with _outcomes(), opener(assignment, user) as sink:
             handle = await source.submit(statement)
             try:
-                await _wait_for_rows(source, handle, report)
+                logs = _SourceLogs(source, handle, report)
+                await _wait_for_rows(source, handle, logs, report)
                 columns = await source.columns(handle)
                 async with aclosing(_first_rows(source.batches(handle), limit)) as batches:
-                    summary = await sink.write(columns, batches, report)
+                    with _sent():
+                        summary = await sink.write(columns, batches, report)
                 report.summary = summary.batch
+                with suppress(EngineError):
+                    await logs.pass_on()
             except BaseException:  # including CancelledError: the engine must not keep running the statement
                 with suppress(EngineError):
                     await asyncio.shield(source.cancel(handle))
@@ -84,6 +94,15 @@ def _require_whole(assignment: Assignment, source: EngineSession) -> None:
         )
 
 
+@contextmanager
+def _sent() -> Generator[None]:
+    """Keep a failure of the destination from looking like one before the statement was sent, which is sent again."""
+    try:
+        yield
+    except (EngineUnavailable, SessionLost) as error:
+        raise errors.recreate_error(StatementRejected, error.code, error.message, error.details) from error
+
+
 @asynccontextmanager
 async def _outcomes() -> AsyncGenerator[None]:
     """Turn all errors into outcomes of the statement, with their codes."""
@@ -95,14 +114,27 @@ async def _outcomes() -> AsyncGenerator[None]:
         raise errors.recreate_error(StatementRejected, error.code, error.message, error.details) from error
 
 
-async def _wait_for_rows(source: EngineSession, handle: OperationHandle, report: JobReport) -> None:
+@dataclass(slots=True)
+class _SourceLogs:
+    """Passes the log lines of the source on to the log of the export."""
+
+    source: EngineSession
+    handle: OperationHandle
+    report: JobReport
+    seen: int = 0
+
+    async def pass_on(self) -> None:
+        lines = await self.source.logs(self.handle, start=self.seen)
+        self.seen += len(lines)
+        self.report.lines.extend(lines)
+
+
+async def _wait_for_rows(source: EngineSession, handle: OperationHandle, logs: _SourceLogs, report: JobReport) -> None:
     """Wait until the source has rows, and pass on its log lines. Raises EngineError if the statement has none."""
-    seen = 0
     while True:
         status = await source.poll(handle, wait_s=_POLL_S)
-        lines = await source.logs(handle, start=seen)
-        seen += len(lines)
-        report.lines.extend(lines)
+        report.progress = 50 if status.progress is None else min(status.progress, 99)
+        await logs.pass_on()
         if status.state.is_terminal:
             break
     if status.state is OperationState.FAILED:

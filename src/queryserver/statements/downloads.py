@@ -214,7 +214,9 @@ class ResultTables:
             is_own = stored.status.user_id == user.id
             sources = ReadSources(connectors=frozenset([stored.status.connector if is_own else FOREIGN]))
             sources |= await self.grants.sources(status.id)
-            yield OpenTable(stored, self.results, sources, partial(self._require_reader, user, stored.status))
+            require_reader = partial(self._require_reader, user, stored.status)
+            rows = partial(self.reader.tables, stored.status.id, stored.status.rows, user_id=user.id)
+            yield OpenTable(stored, self.results, sources, require_reader, rows)
 
     async def _require_reader(self, user: User, status: StatementStatus) -> None:
         with _refusals(str(status.id)):
@@ -289,9 +291,11 @@ class OpenTable:
         results: ResultStore,
         sources: ReadSources,
         require_reader: Callable[[], Awaitable[None]],
+        rows: Callable[[], AsyncGenerator[pa.Table]],
     ) -> None:
         """`require_reader` is awaited before each read. It raises ResultRefused once a grant has ended."""
         self.sources = sources
+        self._rows = rows
         self._require_reader = require_reader
         self._id = stored.status.id
         self._results = results
@@ -326,6 +330,16 @@ class OpenTable:
             return await self._results.part(self._id, start, stop, fence=segment.fence, number=segment.number)
         except (StorageError, PathNotFound) as error:
             raise errors.ServiceUnavailable("The result store cannot be reached.") from error
+
+    async def tables(self) -> AsyncGenerator[pa.Table]:
+        """Yield all rows in order, one piece at a time. Raises ServiceUnavailable, TooManyRequests.
+
+        Before it yields a very large piece, waits until memory for it is available.
+        """
+        async with aclosing(self._rows()) as rows:
+            async for table in rows:
+                await self._require_reader()
+                yield table
 
     def _segment(self, number: int) -> Segment | None:
         """Return the segment with this number, or None if the rows are stored in the record."""

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeAlias
 from uuid import UUID
 
+import pyarrow as pa
+
 from queryserver import errors
 from queryserver.engines.external_data import OpenResult
 from queryserver.engines.protocol import EngineCapabilities, SessionOptions
@@ -19,6 +21,13 @@ class SourcedResult(OpenResult, Protocol):
     """An open result, with the sources of its rows for a statement that reads it."""
 
     sources: ReadSources
+
+    def tables(self) -> AsyncGenerator[pa.Table]:
+        """Yield all rows in order, one piece at a time. Raises ServiceUnavailable, TooManyRequests.
+
+        Before it yields a very large piece, waits until memory for it is available.
+        """
+        ...
 
 
 ResultOpener: TypeAlias = Callable[[User, str], AbstractAsyncContextManager[SourcedResult]]

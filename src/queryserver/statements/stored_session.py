@@ -1,24 +1,24 @@
 """Reads the rows of a statement from the stored result of another operation, so that the engine is not asked again."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from queryserver import errors
-from queryserver.engines.external_data import OpenResult
 from queryserver.engines.protocol import OperationHandle, OperationState, OperationStatus
 from queryserver.errors.statements import EngineError
-from queryserver.formats.arrow import Column, decode
+from queryserver.formats.arrow import Column
 from queryserver.sql.markers import BoundStatement
+from queryserver.statements.external_access import SourcedResult
 
 
 @dataclass(slots=True)
 class StoredSession:
     """Implements `engines.protocol.EngineSession` for the rows of one stored result, which the caller keeps open."""
 
-    source: OpenResult
+    source: SourcedResult
     _is_canceled: bool = field(default=False, init=False)
 
     async def submit(self, statement: str | BoundStatement) -> OperationHandle:
@@ -39,19 +39,15 @@ class StoredSession:
     async def batches(self, handle: OperationHandle) -> AsyncIterator[pa.RecordBatch]:
         """Yield the rows as stored. The schema may differ between pieces of the result (Contract editor 6.3)."""
         del handle
-        async with aclosing(self._pieces()) as pieces:
-            async for piece in pieces:
-                for batch in decode(piece).to_batches():
-                    if self._is_canceled:
-                        return
-                    yield batch
-
-    async def _pieces(self) -> AsyncGenerator[bytes]:
-        for number, piece in enumerate(self.source.pieces):
-            try:
-                yield await self.source.read(number, 0, piece.size_bytes)
-            except errors.ServiceUnavailable as error:
-                raise EngineError(error.message) from error
+        try:
+            async with aclosing(self.source.tables()) as tables:
+                async for table in tables:
+                    for batch in table.to_batches():
+                        if self._is_canceled:
+                            return
+                        yield batch
+        except (errors.ServiceUnavailable, errors.TooManyRequests) as error:
+            raise EngineError(error.message) from error
 
     async def logs(self, handle: OperationHandle, *, start: int) -> Sequence[str]:
         del handle, start

@@ -1,5 +1,6 @@
 """Statements whose rows go to a destination instead of into their result."""
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -12,6 +13,7 @@ from tests.fakes.engine import FakeEngine
 
 from queryserver.engines.protocol import EngineSession, OperationState, OperationStatus, SessionOptions
 from queryserver.errors.base import PermissionDenied
+from queryserver.errors.statements import EngineUnavailable
 from queryserver.exports.model import ExportSummary
 from queryserver.exports.session import Exports
 from queryserver.formats.arrow import Column
@@ -29,6 +31,7 @@ class MemorySink:
 
     rows: list[int] = field(default_factory=list[int])
     refusal: Exception | None = None
+    failure: Exception | None = None
     is_closed: bool = False
 
     @asynccontextmanager
@@ -45,6 +48,8 @@ class MemorySink:
         self, columns: Sequence[Column], batches: AsyncIterator[pa.RecordBatch], report: JobReport
     ) -> ExportSummary:
         assert [column.name for column in columns] == ["n"]
+        if self.failure is not None:
+            raise self.failure
         async for batch in batches:
             self.rows += batch.column(0).to_pylist()
         return ExportSummary(len(self.rows), "[]", path="memory")
@@ -107,6 +112,23 @@ async def test_failure_of_the_source_is_the_outcome(statement: str, message: str
     assert (status.state, rows, sink.is_closed) == (OperationState.FAILED, [], True)
     assert status.error is not None
     assert message in status.error.message
+
+
+async def test_destination_that_fails_after_the_send_does_not_have_the_statement_sent_again() -> None:
+    engine, sink = FakeEngine(), MemorySink(failure=EngineUnavailable("The target is away."))
+    status, _ = await outcome(engine, sink, "rows 1")
+    assert (status.state, len(engine.executions)) == (OperationState.FAILED, 1)
+    assert status.error is not None
+    assert (status.error.code, isinstance(status.error, EngineUnavailable)) == ("engine_unavailable", False)
+
+
+async def test_progress_of_the_engine_is_reported_until_it_has_rows() -> None:
+    async with export_session(FakeEngine(), MemorySink()) as session:
+        handle = await session.submit("sleep 30")
+        assert (await session.poll(handle, wait_s=0.5)).state is OperationState.RUNNING
+        async with asyncio.timeout(30):
+            while not (await session.poll(handle, wait_s=0.5)).progress:
+                pass
 
 
 async def test_refused_destination_keeps_the_statement_from_the_engine() -> None:

@@ -1,6 +1,7 @@
 """Statements whose rows come from a stored result."""
 
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pytest
@@ -9,7 +10,8 @@ from queryserver.engines.external_data import ResultPiece
 from queryserver.engines.protocol import OperationState
 from queryserver.errors.base import ServiceUnavailable
 from queryserver.errors.statements import EngineError
-from queryserver.formats.arrow import Column, ResultType, encode
+from queryserver.formats.arrow import Column, ResultType
+from queryserver.statements.grant_repository import ReadSources
 from queryserver.statements.stored_session import StoredSession
 
 
@@ -19,19 +21,21 @@ class MemoryResult:
 
     is_away: bool = False
     columns: tuple[Column, ...] = (Column("n", ResultType.BIGINT, "BIGINT"),)
+    pieces: tuple[ResultPiece, ...] = ()
     warning: str = ""
-
-    def __post_init__(self) -> None:
-        self._bytes = [encode(pa.table({"n": [number, number + 1]})) for number in (0, 2)]
-        self.pieces = tuple(ResultPiece(2, len(one)) for one in self._bytes)
+    sources: ReadSources = field(default_factory=ReadSources)
 
     async def descriptor(self, number: int) -> int | None:
         raise NotImplementedError
 
     async def read(self, number: int, start: int, stop: int) -> bytes:
-        if self.is_away:
-            raise ServiceUnavailable("The result store cannot be reached.")
-        return self._bytes[number][start:stop]
+        raise NotImplementedError
+
+    async def tables(self) -> AsyncGenerator[pa.Table]:
+        for number in (0, 2):
+            if self.is_away:
+                raise ServiceUnavailable("The result store cannot be reached.")
+            yield pa.table({"n": [number, number + 1]})
 
 
 async def test_rows_of_all_pieces_are_read_in_order() -> None:
