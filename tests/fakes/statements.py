@@ -94,7 +94,7 @@ class MemoryStatements:
         self.refuse: Callable[[Outcome], None] = lambda _: None
         self.down = False
         self.past_lapses = 0
-        self.given_up: list[UUID] = []
+        self.expired_soon: list[UUID] = []
 
     def add(
         self, statement: str, *, owner: str | None = OWNER, owner_dies_in_s: float = 3600, **more: Any
@@ -248,8 +248,8 @@ class MemoryStatements:
         entry.owner = None
         return True
 
-    def give_up(self, claim: Claim) -> None:
-        self.given_up.append(claim.statement_id)
+    def expire_soon(self, claim: Claim) -> None:
+        self.expired_soon.append(claim.statement_id)
 
     async def retry(self, claim: Claim, *, line: str) -> bool:
         entry = await self._mine("retry", claim)

@@ -206,7 +206,7 @@ class Ownership:
         self._held: dict[OwnedTable, Counter[str]] = {}
         self._strays: dict[tuple[str, str, int, int], float] = {}
         """Rows that this process owns but does not work on, with `lapses`, and when each was first seen."""
-        self._given_up: set[tuple[str, str, int]] = set()
+        self._ended: set[tuple[str, str, int]] = set()
         """Rows on which the work has ended."""
 
     @property
@@ -302,7 +302,8 @@ class Ownership:
 
         `held` returns the keys of the rows that it works on, in addition to those of `holding`, as text. Other rows
         appear if the response to a claim is lost, or if a release could not be written. They are expired after a lease,
-        because the response may still arrive; rows that were given up are expired sooner. Call this before `running`.
+        because the response may still arrive; rows on which the work has ended are expired sooner. Call this before
+        `running`.
         """
         self._watched.setdefault(table, []).extend([held] if held else [])
 
@@ -310,7 +311,7 @@ class Ownership:
     def holding(self, table: OwnedTable, key: object, fence: int = 0) -> Generator[None]:
         """Mark a row of a watched table as worked on while the context is open. Enter it once the row is claimed.
 
-        A row that is not released on exit is given up.
+        A row that is not released on exit is expired soon.
         """
         held, text = self._held.setdefault(table, Counter()), str(key)
         held[text] += 1
@@ -320,11 +321,11 @@ class Ownership:
             held[text] -= 1
             if not held[text]:
                 del held[text]
-            self.give_up(table, key, fence)
+            self.expire_soon(table, key, fence)
 
-    def give_up(self, table: OwnedTable, key: object, fence: int) -> None:
+    def expire_soon(self, table: OwnedTable, key: object, fence: int) -> None:
         """Stop work on a row of a watched table. If it is still owned after the next heartbeats, it is expired."""
-        self._given_up.add((table.name, str(key), fence))
+        self._ended.add((table.name, str(key), fence))
 
     async def run(self, work: Coroutine[Any, Any, T], require_row: Callable[[], Awaitable[None]]) -> T:
         """Run work on a claimed row, which is stopped as soon as another process may work on the row.
@@ -357,7 +358,7 @@ class Ownership:
             return False
 
     async def release_strays(self) -> None:
-        """Expire the rows that this process has owned for a lease without working on them, or has given up."""
+        """Expire the rows that this process has owned for a lease without working on them, or whose work has ended."""
         if not self._watched:
             return
         tables = {table.name: table for table in self._watched}
@@ -370,11 +371,11 @@ class Ownership:
             # The time before a pause does not count, because a paused process cannot begin to work on a row.
             seen = name, key, fence, self.lapses
             strays[seen] = self._strays.get(seen, now)
-        # A release of a row that was given up may be in progress when the row is seen for the first time.
-        given_up = {seen for seen in self._strays if seen[:3] in self._given_up}
-        self._given_up.intersection_update(tuple(row) for row in rows)
+        # The release of a row may be in progress when the row is seen for the first time.
+        ended = {seen for seen in self._strays if seen[:3] in self._ended}
+        self._ended.intersection_update(tuple(row) for row in rows)
         self._strays, since = strays, now - self._lease.total_seconds()
-        for seen in [seen for seen, first_seen in strays.items() if first_seen <= since or seen in given_up]:
+        for seen in [seen for seen, first_seen in strays.items() if first_seen <= since or seen in ended]:
             name, key, fence, _ = seen
             if key in self._held_keys(tables[name]):  # the work may have begun while another row was being expired
                 continue

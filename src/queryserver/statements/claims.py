@@ -69,7 +69,7 @@ class StatementClaims:
             try:
                 await self.start(assignment)
             except DatabaseUnavailable:
-                self.owned.give_up(assignment.claim)
+                self.owned.expire_soon(assignment.claim)
                 operation_id = str(assignment.claim.statement_id)
                 log.warning("statement claimed but not started; it will be claimed again", operation_id=operation_id)
 

@@ -186,7 +186,7 @@ class Execution:
             # Another runner owns the statement, it was canceled before it was sent, or a sweep will claim it.
             if isinstance(error, ClaimLost) and self._stopping is None:
                 self.metrics.claims_lost.inc()
-            self.owned.give_up(self.assignment.claim)
+            self.owned.expire_soon(self.assignment.claim)
             log.info("run abandoned", operation_id=str(self.assignment.claim.statement_id))
 
     async def _run_supervised(self) -> Outcome:

@@ -128,9 +128,9 @@ class OwnedStatements:
         """Release a running statement to another runner. Return False if it has no checkpoint or has ended."""
         return await self._update(queries.HAND_OVER, claim)
 
-    def give_up(self, claim: Claim) -> None:
-        """Leave a statement to other processes if this process still owns it (`Ownership.give_up`)."""
-        self.ownership.give_up(queries.STATEMENTS, claim.statement_id, claim.fence)
+    def expire_soon(self, claim: Claim) -> None:
+        """Leave a statement to other processes if this process still owns it (`Ownership.expire_soon`)."""
+        self.ownership.expire_soon(queries.STATEMENTS, claim.statement_id, claim.fence)
 
     async def retry(self, claim: Claim, *, line: str) -> bool:
         """Return a sent statement to the queue and log `line`.

@@ -380,7 +380,7 @@ async def test_statement_whose_record_cannot_be_written_for_a_lease_is_given_up(
     run.owned.down = True
     await asyncio.wait_for(task, 60)
     assert run.owned.of(assignment).outcome is None
-    assert run.owned.given_up == [assignment.claim.statement_id]
+    assert run.owned.expired_soon == [assignment.claim.statement_id]
 
 
 async def test_log_lines_of_an_interrupted_report_are_written_at_the_end() -> None:
