@@ -55,6 +55,7 @@ _ALONE = {
 
 _PARTS = {
     "latency": parts.latency,
+    "reuse": parts.reuse,
     "calls": parts.calls,
     "pages": parts.pages,
     "cycle": fleet_parts.cycle,

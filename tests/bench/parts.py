@@ -41,6 +41,31 @@ async def latency(bench: Bench) -> list[Measured]:
     return [Measured("SELECT 1, execute with wait to first row, above asyncpg", f"{above_ms:.1f} ms", "<= 15 ms")]
 
 
+async def reuse(bench: Bench) -> list[Measured]:
+    """Measure queries of 7 s whose stored rows answer the same query again, from execute to all rows in the answer."""
+    found = list[Measured]()
+    async with bench.client() as client:
+        for rows in (100, 100_000):
+            statement = f"select * from (select pg_sleep(7)) as slow, ({_MIXED.format(rows=rows)}) as mixed"
+            seconds, quick = list[float](), list[float]()
+            for _ in range(51):
+                started = time.perf_counter()
+                ended = await client.call("execute/postgresql", statement=statement, max_age_s=3600, wait=60, rows=100)
+                seconds.append(time.perf_counter() - started)
+                assert len(ended["result"]["data"]) == 100
+                assert ("reused_from" in ended["query_status"]) == (len(seconds) > 1)
+                started = time.perf_counter()
+                await client.call("execute/postgresql", statement="SELECT 1", wait=60, rows=100)
+                quick.append(time.perf_counter() - started)
+            again_ms, quick_ms = statistics.median(seconds[1:]) * 1000, statistics.median(quick) * 1000
+            found += [
+                Measured(f"query of 7 s, {rows} rows, until its first 100 rows", f"{seconds[0]:.2f} s"),
+                Measured("the same again with max_age_s", f"{again_ms:.1f} ms"),
+                Measured("SELECT 1 on the data source, in turn with these", f"{quick_ms:.1f} ms"),
+            ]
+    return found
+
+
 async def calls(bench: Bench) -> list[Measured]:
     """Measure calls per second with 64 clients."""
     operations: dict[int, str] = {}

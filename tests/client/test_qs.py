@@ -247,3 +247,11 @@ async def test_qs_starts_as_a_module(server: Server, qs: Qs):
     )  # fmt: skip
     out, _ = await process.communicate()
     assert (process.returncode, out) == (0, b"one\r\n1\r\n")
+
+
+async def test_max_age_prints_the_stored_result(qs: Qs):
+    query = ("sql", "duckdb", "SELECT random() AS n")
+    first = await qs(*query, "--max-age", "3600")
+    assert (await qs(*query, "--max-age", "3600")).text == first.text
+    assert (await qs(*query)).text != first.text
+    assert (await qs(*query, "--max-age", "0")).text != first.text

@@ -412,3 +412,28 @@ def test_garbage_collected_iterator_waits_for_nothing():
         assert not closed.is_set()
     assert closed.wait(60)
     loop.close()
+
+
+async def test_max_age_permits_a_stored_result(db: Connection):
+    first = await db.query("duckdb", "SELECT random() AS n", max_age=3600)
+    again = await db.query("duckdb", "SELECT random() AS n", max_age=3600)
+    assert await again.rows() == await first.rows()
+    status = await again.statement.status()
+    assert status.reused_from == first.statement.operation_id
+    assert (status.reused_age_s or 0) > 0
+    assert (await first.statement.status()).reused_from is None
+    submitted = await db.submit("duckdb", "SELECT random() AS n", max_age=3600)
+    assert (await submitted.wait()).reused_from == first.statement.operation_id
+    assert await (await db.query("duckdb", "SELECT random() AS n", max_age=0)).rows() != await first.rows()
+
+
+async def test_max_age_is_an_argument_of_the_blocking_client(server: Server):
+    token = await server.token()
+
+    def work() -> None:
+        with connect_sync(server.url, token=token, retries=QUICK) as db:
+            first = db.query("duckdb", "SELECT random() AS blocking", max_age=3600)
+            assert db.query("duckdb", "SELECT random() AS blocking", max_age=3600).rows() == first.rows()
+            assert db.submit("duckdb", "SELECT random() AS blocking", max_age=3600).wait().reused_from
+
+    await asyncio.to_thread(work)

@@ -4,6 +4,7 @@ Every call raises DatabaseUnavailable while `down` is set.
 """
 
 import asyncio
+import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -273,6 +274,13 @@ class MemoryStatements:
         entry.sent = True
         return self._answered("mark_sent")
 
+    async def clear_source(self, claim: Claim) -> bool:
+        entry = await self._mine("clear_source", claim)
+        if entry is None:
+            return False
+        entry.assignment = replace(entry.assignment, source_operation=None, reused_from=None)
+        return self._answered("clear_source")
+
     async def take_back(self, claim: Claim) -> bool:
         entry = await self._mine("take_back", claim)
         if entry is None:
@@ -514,6 +522,9 @@ class PlainSealer:
 
     def unseal(self, sealed: bytes) -> bytes:
         return sealed
+
+    def digest(self, content: bytes) -> bytes:
+        return hashlib.sha256(content).digest()[:16]
 
 
 def _is_within(entry: Entry, within: ClaimScope) -> bool:

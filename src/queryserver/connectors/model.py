@@ -18,6 +18,8 @@ class ConnectorLimits:
     sample_timeout: timedelta
     shared_session: bool = False
     sample_views: bool = True
+    reuse_max_age: timedelta = timedelta(0)
+    """Default of `max_age_s`; zero: results are not reused unless the call requests it."""
 
 
 class ResultSharing(StrEnum):

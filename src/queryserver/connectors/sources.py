@@ -112,6 +112,7 @@ def _limits(dialect: str, settings: Settings, general: GeneralSettings) -> Conne
         sample_timeout=timedelta(seconds=general.sample_timeout_s or editor.sample_timeout_s),
         shared_session=editor.shared_session if general.shared_session is None else general.shared_session,
         sample_views=editor.sample_views if general.sample_views is None else general.sample_views,
+        reuse_max_age=timedelta(seconds=general.reuse_max_age_s),
     )
 
 

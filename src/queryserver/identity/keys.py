@@ -3,6 +3,7 @@ platform 3.3)."""
 
 import asyncio
 import hashlib
+import hmac
 import os
 import secrets
 from base64 import b64decode, b64encode
@@ -49,6 +50,10 @@ class Sealer(Protocol):
         """Decrypt a secret. Raises ValueError if the sealed bytes were modified or their key is unknown."""
         ...
 
+    def digest(self, content: bytes) -> bytes:
+        """Return 16 bytes that are equal for equal contents, and cannot be computed without the current key."""
+        ...
+
 
 async def reseal(database: Database, sealer: Sealer) -> tuple[int, int]:
     """Re-encrypt the secrets in `_SEALED_COLUMNS` with the current key. Servers may keep running.
@@ -91,6 +96,7 @@ class SecretKey:
     """Hexadecimal; not confidential."""
     signing: bytes = field(repr=False)
     sealing: bytes = field(repr=False)
+    comparing: bytes = field(repr=False)
 
     @property
     def id(self) -> str:
@@ -102,7 +108,8 @@ class SecretKey:
         """Derive the keys from a secret; the result is the same in every process."""
         source = secret.get_secret_value().encode()
         fingerprint = hashlib.sha256(_derived(source, b"fingerprint")).hexdigest()
-        return cls(fingerprint, _derived(source, b"token signing"), _derived(source, b"secret sealing"))
+        signing, sealing = _derived(source, b"token signing"), _derived(source, b"secret sealing")
+        return cls(fingerprint, signing, sealing, _derived(source, b"comparing digests"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +224,7 @@ def _make_secret(file: Path) -> None:
 
 _ID_BYTES = 4
 _NONCE_BYTES = 12
+_DIGEST_BYTES = 16
 
 
 class AesSealer:
@@ -225,6 +233,7 @@ class AesSealer:
     def __init__(self, keyring: Keyring) -> None:
         self._present = bytes.fromhex(keyring.present.id)
         self._ciphers = {bytes.fromhex(key.id): AESGCM(key.sealing) for key in reversed(list(keyring))}
+        self._comparing = keyring.present.comparing
 
     def seal(self, secret: bytes) -> bytes:
         """Encrypt with a fresh nonce, so equal secrets give different results."""
@@ -241,3 +250,6 @@ class AesSealer:
             return cipher.decrypt(nonce, sealed[_ID_BYTES + _NONCE_BYTES :], key_id)
         except InvalidTag:
             raise ValueError("the encrypted text was modified") from None
+
+    def digest(self, content: bytes) -> bytes:
+        return hmac.digest(self._comparing, content, "sha256")[:_DIGEST_BYTES]

@@ -24,7 +24,7 @@ from queryserver.sql.scanner import (
     scan,
 )
 
-_MAX_TOKENIZED_CHARACTERS = 100_000
+MAX_TOKENIZED_CHARACTERS = 100_000
 """Longer texts are not tokenized, because that would block the event loop for more than 50 ms."""
 
 _READ_KEYWORDS = frozenset(
@@ -130,7 +130,7 @@ def literal_limit(text: str, dialect: str) -> int | None:
     end = text[-_EDGE_CHARACTERS:].lower()
     may_have_limit = "limit" in end or "fetch" in end or "top" in text[:_EDGE_CHARACTERS].lower()
     if (
-        len(text) > _MAX_TOKENIZED_CHARACTERS
+        len(text) > MAX_TOKENIZED_CHARACTERS
         or not may_have_limit
         or first_keyword(text, dialect) not in _QUERY_KEYWORDS
     ):
@@ -220,7 +220,7 @@ def only_reads(text: str, dialect: str) -> bool:
     are unknown. Functions with quoted names count as having effects, because escapes can hide their names.
     """
     if (
-        len(text) > _MAX_TOKENIZED_CHARACTERS
+        len(text) > MAX_TOKENIZED_CHARACTERS
         or has_unclear_quotes(text, dialect)
         or first_keyword(text, dialect) not in _READ_ONLY_KEYWORDS
     ):

@@ -37,6 +37,7 @@ from queryserver.statements.owned_statements import OwnedStatements
 from queryserver.statements.repository import StatementRecords, statement_ends
 from queryserver.statements.result_reader import CursorMoves, ResultReader
 from queryserver.statements.retention import RetentionSweep, clean_up_lock
+from queryserver.statements.reuse import ResultReuse
 from queryserver.statements.rows import STATEMENTS
 from queryserver.statements.runner import CANCEL, Runner, RunnerHooks, StatementDispatcher
 from queryserver.statements.running_statements import (
@@ -349,6 +350,7 @@ class StatementBuilder:
             allowed_settings=self._allowed_settings,
             chooser=StatementChooser(self.resources.computations),
             parameters=ParameterSealer(self.accounts.sealer),
+            reuse=ResultReuse(self.stored.database, self.accounts.sealer),
         )
 
     @cached_property

@@ -222,14 +222,15 @@ class ResultTables:
         with _refusals(str(status.id)):
             await self.access.require_result_reader(user, status)
 
-    async def wait_until_ended(self, user: User, operation_id: str) -> None:
-        """Wait until an operation has ended. The caller limits the wait.
+    async def wait_until_ended(self, user: User, operation_id: str) -> StatementStatus:
+        """Wait until an operation has ended, and return its status. The caller limits the wait.
 
         Raises ResultRefused if the user may not read the result, DatabaseUnavailable.
         """
         with _refusals(operation_id), self.signals.watch(parse_operation_id(operation_id), ends_only=True) as watch:
-            while (await self.access.result_record(user, watch.statement_id)).status.state in ACTIVE:
+            while (status := (await self.access.result_record(user, watch.statement_id)).status).state in ACTIVE:
                 await watch.changed_within(_CHECK_EVERY_S)
+            return status
 
     async def _status(self, user: User, operation_id: str) -> StatementStatus:
         """Return the status of the statement whose rows are requested. Raises ResultRefused."""

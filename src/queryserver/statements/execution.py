@@ -28,6 +28,7 @@ from queryserver.errors.statements import (
     EngineUnavailable,
     ErrorLocation,
     OutcomeUnknown,
+    ResultRefused,
     SessionLost,
     StatementRejected,
 )
@@ -52,6 +53,7 @@ from queryserver.statements.run_record import (
 )
 from queryserver.statements.scripts import ScriptRun
 from queryserver.statements.states import StatementState, Truncation
+from queryserver.statements.stored_session import StoredSession
 
 log = structlog.get_logger(__name__)
 
@@ -241,7 +243,7 @@ class Execution:
             if self.assignment.resumption:
                 return await self._resume()
             try:
-                return await self._attempt()
+                return await self._first_attempt()
             except (EngineUnavailable, SessionLost):
                 # A statement that the engine did not start is sent once more, in a new session.
                 assignment = self.assignment
@@ -267,6 +269,18 @@ class Execution:
             error_id = uuid4().hex
             log.exception("statement failed with an internal error", error_id=error_id)
             return Outcome(StatementState.FAILED, error_code="outcome_unknown", message=f"Internal error. ({error_id})")
+
+    async def _first_attempt(self) -> Outcome:
+        """Run the statement. If the stored result that it was to reuse cannot be read, ask the engine instead."""
+        try:
+            return await self._attempt()
+        except ResultRefused as error:
+            if self.assignment.reused_from is None or self.was_sent:
+                raise
+            self.log.add(f"The stored result cannot be reused, so the data source is asked: {error.message}")
+        await self._record.clear_source()
+        self.assignment = replace(self.assignment, source_operation=None, reused_from=None)
+        return await self._attempt()
 
     async def _attempt(self) -> Outcome:
         if self.assignment.lacks_parameters:
@@ -440,9 +454,11 @@ class Execution:
             spooled = await spool.finish()
         finally:
             await spool.aclose()
-        message, rows = "", spooled.rows
-        if spooled.truncated_reason is not None:
-            message = Truncation(spooled.truncated_reason, assignment.limit_source).message(
+        message, rows, truncated_reason = "", spooled.rows, spooled.truncated_reason
+        if truncated_reason is None and isinstance(session, StoredSession):
+            truncated_reason = session.truncated_reason
+        if truncated_reason is not None:
+            message = Truncation(truncated_reason, assignment.limit_source).message(
                 rows=rows, max_rows=settings.result_max_rows, max_bytes=caps.size_bytes, may_change=may_change()
             )
         return Outcome(
@@ -452,7 +468,7 @@ class Execution:
             columns=columns,
             rows=rows,
             size_bytes=spooled.size_bytes,
-            truncated_reason=spooled.truncated_reason,
+            truncated_reason=truncated_reason,
             modified_row_count=(await session.poll(handle)).modified_rows,
             inline_result=spooled.inline,
         )

@@ -15,6 +15,7 @@ from queryserver.engines.protocol import EngineCapabilities, SessionOptions
 from queryserver.files.statement_files import SessionFiles, StatementFileAccess
 from queryserver.identity.model import User
 from queryserver.statements.grant_repository import ReadSources
+from queryserver.statements.model import StatementStatus
 
 
 class SourcedResult(OpenResult, Protocol):
@@ -33,8 +34,9 @@ class SourcedResult(OpenResult, Protocol):
 ResultOpener: TypeAlias = Callable[[User, str], AbstractAsyncContextManager[SourcedResult]]
 """Opens the result of an operation. Raises the same errors as `StatementResults.open`."""
 
-ResultWaiter: TypeAlias = Callable[[User, str], Awaitable[object]]
-"""Waits until an operation has ended. Raises ResultRefused if the user may not read its result."""
+ResultWaiter: TypeAlias = Callable[[User, str], Awaitable[StatementStatus]]
+"""Waits for the end of an operation, and returns its status. Raises ResultRefused if the user may not read its result.
+"""
 
 
 SourceRecorder: TypeAlias = Callable[[UUID, ReadSources], Awaitable[object]]

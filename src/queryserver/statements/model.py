@@ -59,6 +59,16 @@ class FailureDetails:
 
 
 @dataclass(frozen=True, slots=True)
+class ReusedResult:
+    """The origin of the rows of a statement that was answered without the engine (Contract editor 4.8)."""
+
+    statement_id: UUID
+    """The statement whose rows the engine returned."""
+    sent_at: datetime
+    """When that statement was sent to the engine. The rows are not older."""
+
+
+@dataclass(frozen=True, slots=True)
 class StatementStatus:
     """The part of the statement record that check_status returns."""
 
@@ -91,6 +101,8 @@ class StatementStatus:
     """Whether this is the operation of a whole script. The results belong to the script's statements."""
     operation_id: UUID | None = None
     """The script's operation, if this is a statement of a script that runs as a whole."""
+    reused: ReusedResult | None = None
+    """Set if the rows come from the stored result of an earlier statement."""
     parts: Sequence["StatementPart"] = ()
 
     @property
@@ -260,6 +272,10 @@ class NewStatement:
     """The owner's `Ownership.lapses` before it recorded the statement."""
     commits_early: bool = False
     """Whether the record need not be on disk before the statement is sent (ADR 89)."""
+    reuse_key: bytes | None = None
+    """Digest of what determines the rows (`ResultReuse.key`), or None if the result cannot answer other statements."""
+    reused: ReusedResult | None = None
+    """Set if the rows come from the stored result of `source_operation`, and the engine need not be asked."""
 
 
 def opaque_token() -> str:
@@ -329,6 +345,7 @@ class HistoryEntry:
     queue_position: int | None = None
     error_position: Position | None = None
     parameter_count: int = 0
+    reused: ReusedResult | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -436,6 +453,9 @@ class Assignment:
     import_plan: Mapping[str, Any] | None = None
     source_operation: UUID | None = None
     """The same as `NewStatement.source_operation`."""
+    reused_from: UUID | None = None
+    """The statement that was sent to the engine for the rows of `source_operation`. Set if the engine can answer this
+    statement, too, in case `source_operation` cannot be read."""
     destination: Mapping[str, Any] | None = None
     """The same as `NewStatement.destination`."""
     token: SealedToken | None = None
@@ -480,6 +500,7 @@ def new_assignment(new: NewStatement, claim: Claim, *, history_id: int, ends_at:
         history_id=history_id,
         import_plan=new.import_plan,
         source_operation=new.source_operation,
+        reused_from=new.reused.statement_id if new.reused else None,
         destination=new.destination,
         token=new.token,
         api_token=new.api_token,

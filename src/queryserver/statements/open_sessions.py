@@ -8,7 +8,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Generator, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
@@ -364,19 +364,29 @@ class SessionOpener:
 
     @asynccontextmanager
     async def _stored_session(self, assignment: Assignment, user: User) -> AsyncGenerator[EngineSession]:
-        """Open the stored result whose rows are the statement's rows. Waits until its operation has ended."""
+        """Open the stored result whose rows are the statement's rows. Waits until its operation has ended.
+
+        A statement that reuses a result needs no slot, because the engine could answer it, too, but is not asked. If
+        the result can no longer be read, raises ResultRefused.
+        """
         operation_id, external_data = str(assignment.source_operation), self.external_data
         if external_data.open_result is None or external_data.wait_for_result is None:
             raise errors.rejected_by_rule("This server does not read stored results.")
         # Waits without a slot: the operation may need one itself.
-        await external_data.wait_for_result(user, operation_id)
+        status = await external_data.wait_for_result(user, operation_id)
+        is_reuse = assignment.reused_from is not None
         async with (
-            self.slots.slot(assignment.connector, user.id),
+            nullcontext() if is_reuse else self.slots.slot(assignment.connector, user.id),
             external_data.open_result(user, operation_id) as opened,
         ):
+            if is_reuse and opened.pieces:
+                try:
+                    await opened.read(0, 0, 1)
+                except errors.ServiceUnavailable as error:
+                    raise errors.ResultRefused(error.message) from error
             if external_data.record_sources is not None:
                 await external_data.record_sources(assignment.claim.statement_id, opened.sources)
-            yield StoredSession(opened)
+            yield StoredSession(opened, status.truncated_reason)
 
     @asynccontextmanager
     async def _session(self, assignment: Assignment, user: User) -> AsyncGenerator[EngineSession]:

@@ -163,6 +163,10 @@ class OwnedStatements:
         """Record that a statement that was recorded as sent from the start has not been sent yet."""
         return await self._update(queries.TAKE_BACK, claim)
 
+    async def clear_source(self, claim: Claim) -> bool:
+        """Record that the engine answers the statement, because the result that it was to reuse cannot be read."""
+        return await self._update(queries.CLEAR_SOURCE, claim)
+
     async def mark_running(
         self, claim: Claim, *, checkpoint: EngineCheckpoint | None = None, queued: timedelta | None = timedelta(0)
     ) -> bool:

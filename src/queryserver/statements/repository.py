@@ -33,6 +33,7 @@ from queryserver.statements.rows import (
     fields,
     insert,
     record_from_row,
+    reused_from_row,
     status_from_row,
     times_from_row,
 )
@@ -148,7 +149,8 @@ MAY_HAVE_BYTES = "(fence > 1 or exists (select from result_segments where statem
 
 _CLOSE_TEMPLATE = f"""
 with closed as (
-    update statements set state = 'closed', message = 'The result was closed.', inline_result = null
+    update statements set state = 'closed', message = 'The result was closed.', inline_result = null,
+        reuse_key = null
     where state = 'available' and {{which}} returning id, {MAY_HAVE_BYTES} as may_have_bytes
 ), doomed as (
     insert into doomed_results (statement_id) select id from closed where may_have_bytes on conflict do nothing
@@ -452,7 +454,7 @@ class StatementRecords:
             f"""select * from (select count(*) as entries from statements {matching}) as counted
             left join (
                 select {", ".join(HISTORY_FIELDS)}, left(statement, 1001) as statement, state,
-                    left(message, 1000) as message, error_line, error_column, {TIMES}
+                    left(message, 1000) as message, error_line, error_column, reused_from, reused_sent_at, {TIMES}
                 from statements {matching}
                 order by recorded_at desc, history_id desc offset $5 limit $6
             ) as page on true
@@ -472,6 +474,7 @@ class StatementRecords:
                 times=times_from_row(row),
                 message=row["message"],
                 error_position=error_position_from_row(row),
+                reused=reused_from_row(row),
             )
             for row in rows
             if row["id"] is not None

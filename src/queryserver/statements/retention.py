@@ -55,7 +55,8 @@ with over as (
     select id from statements where {_HAS_EXPIRED.format(me="$2")}
     order by expires_at limit $1 for update skip locked
 ), expired as (
-    update statements set state = 'expired', message = 'Results have expired.', inline_result = null
+    update statements set state = 'expired', message = 'Results have expired.', inline_result = null,
+        reuse_key = null
     where id in (select id from over) returning id, {MAY_HAVE_BYTES} as may_have_bytes
 ), doomed as (
     insert into doomed_results (statement_id) select id from expired where may_have_bytes on conflict do nothing

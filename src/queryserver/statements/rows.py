@@ -50,7 +50,8 @@ _OUTCOMES = {
 }
 _WITHOUT_RESULT = ", ".join(f"'{state.value}'" for state in (StatementState.FAILED, *_OUTCOMES))
 
-_PLAIN_STATUS = f"{', '.join(_STATUS_FIELDS)}, state, truncated_reason, limit_source, {TIMES}"
+_PLAIN_STATUS = f"""{", ".join(_STATUS_FIELDS)}, state, truncated_reason, limit_source, reused_from, reused_sent_at,
+    {TIMES}"""
 # A status omits long texts: a query may return hundreds of statuses, and a statement may be 10 MB long.
 STATUS = f"""{_PLAIN_STATUS},
     case when state in ({_WITHOUT_RESULT}) and octet_length(statement) <= 16384
@@ -136,6 +137,7 @@ def _status_from_row(row: Row, failure: Row | Mapping[str, Any] | None) -> model
         truncated_reason=TruncationReason(reason) if reason else None,
         times=times_from_row(row),
         limit_source=LimitSource(source) if source else None,
+        reused=reused_from_row(row),
         failure=_details_from_row(failure) if failure is not None else None,
     )
 
@@ -150,6 +152,10 @@ def _handle_from_row(row: Row | Mapping[str, Any]) -> model.StatementHandle:
         # The addition is invalid SQL on every engine, so a truncated statement cannot run by accident.
         text = f"{text} … [the rest of this text is no longer stored]"
     return model.StatementHandle(**fields(row, _HANDLE_FIELDS), statement=text, position=tuple(row["position"]))
+
+
+def reused_from_row(row: Row) -> model.ReusedResult | None:
+    return model.ReusedResult(row["reused_from"], row["reused_sent_at"]) if row["reused_from"] else None
 
 
 def part_from_row(row: Row) -> model.StatementPart:
@@ -206,7 +212,7 @@ _INSERTED_FIELDS = (
     "id", "user_id", "connector", "dialect", "script", "script_id", "database", "row_limit", "in_history",
     "in_named_session", "keeps_session", "needs_session", "parent_uuid", "has_result_set", "owner", "priority",
     "notify", "import_plan", "source_operation", "destination", "sealed_parameters", "parameter_count",
-    "operation_id", "is_script", "runs_all",
+    "operation_id", "is_script", "runs_all", "reuse_key",
 )  # fmt: skip
 _INSERTED_HANDLE_FIELDS = (
     "statement", "statement_index", "statements_count", "statement_hash", "guid", "secret", "session_id", "session_guid"
@@ -214,6 +220,7 @@ _INSERTED_HANDLE_FIELDS = (
 _INSERTED_COLUMNS = {
     **{name: f":{name}" for name in (*_INSERTED_FIELDS, *_INSERTED_HANDLE_FIELDS) if name != "script"},
     **{name: f":{name}" for name in ("position", "settings", "limit_source", "timeout_s", "api_token", "sealed_token")},
+    **{name: f":{name}" for name in ("reused_from", "reused_sent_at")},
     "state": "'waiting'",
     "sent_at": "case when :sent_ahead::boolean then now() end",
     "script_id": "coalesce(:script_id, (select id from script))",
@@ -288,6 +295,8 @@ def _insert_arguments(new: model.NewStatement) -> dict[str, object]:
         "token_expires_at": new.token.expires_at if new.token else None,
         "script_digest": None if new.script is None else hashlib.sha256(new.script.encode()).digest(),
         "log_lines": list(new.log_lines),
+        "reused_from": new.reused and new.reused.statement_id,
+        "reused_sent_at": new.reused and new.reused.sent_at,
         "max_statements": limits.max_statements_per_user,
         "max_result_bytes": limits.spool_max_bytes_per_user,
         "max_text_bytes": limits.statement_text_max_bytes_per_user,
@@ -333,8 +342,8 @@ FENCED = "id = :id and owner = :owner and fence = :fence"
 
 ASSIGNMENT_FIELDS = (
     "user_id", "connector", "dialect", "statement", "database", "settings", "session_id", "in_named_session",
-    "keeps_session", "row_limit", "history_id", "import_plan", "source_operation", "destination", "session_guid",
-    "statement_index", "statements_count", "needs_session", "rows", "was_retried", "log_lines",
+    "keeps_session", "row_limit", "history_id", "import_plan", "source_operation", "reused_from", "destination",
+    "session_guid", "statement_index", "statements_count", "needs_session", "rows", "was_retried", "log_lines",
 )  # fmt: skip
 ASSIGNMENT = f"""{", ".join(ASSIGNMENT_FIELDS[:-1])}, id, owner, fence, sent_at, engine_handle, cancel_requested_at,
     sealed_token, token_expires_at, api_token, sealed_parameters, size_bytes, limit_source, operation_id,
@@ -505,6 +514,12 @@ where {FENCED} and state = 'waiting' and cancel_requested_at is null
 
 # A statement that was recorded as sent from the start has `sent_at = recorded_at` (ADR 81). Other statements do not,
 # because they are recorded and marked as sent in different transactions.
+# For a statement that is sent to the engine after all, because the result that it was to reuse is gone.
+CLEAR_SOURCE = NamedQuery.of(f"""
+update statements set source_operation = null, reused_from = null, reused_sent_at = null
+where {FENCED} and state = 'waiting'
+""")
+
 TAKE_BACK = NamedQuery.of(f"""
 update statements set sent_at = nullif(sent_at, recorded_at) where {FENCED} and state = 'waiting'
 """)
@@ -574,6 +589,7 @@ with changed as (
         columns = {_FINAL_COLUMNS}, text_bytes = text_bytes + {_COLUMNS_BYTES} + {_MESSAGE_BYTES},
         rows = :rows, size_bytes = :size_bytes, truncated_reason = :truncated_reason,
         modified_row_count = :modified_row_count, inline_result = :inline_result, engine_handle = null,
+        reuse_key = case when :state::text = 'available' then reuse_key end,
         sealed_token = null, token_expires_at = null,
         progress = case when :state::text in ('available', 'success') then 100 else progress end,
         expires_at = case when :state::text = 'available' then now() + :retention::interval end

@@ -213,6 +213,12 @@ class RunRecord:
             self._queued = timedelta(seconds=time.monotonic() - self._started_at)
             return True
 
+    async def clear_source(self) -> None:
+        """Record that the engine answers the statement, not a stored result. Raises ClaimLost."""
+        async with self._writing:
+            if not self.is_settled:
+                await self._write(lambda: self.owned.clear_source(self._claim))
+
     async def take_back(self) -> None:
         """Record that the statement has not been sent yet, if the record says otherwise (ADR 81)."""
         async with self._writing:

@@ -12,6 +12,7 @@ from queryserver.errors.statements import EngineError
 from queryserver.formats.arrow import Column
 from queryserver.sql.markers import BoundStatement
 from queryserver.statements.external_access import SourcedResult
+from queryserver.statements.states import TruncationReason
 
 
 @dataclass(slots=True)
@@ -19,6 +20,8 @@ class StoredSession:
     """Implements `engines.protocol.EngineSession` for the rows of one stored result, which the caller keeps open."""
 
     source: SourcedResult
+    truncated_reason: TruncationReason | None = None
+    """The limit that truncated the stored result, if any."""
     _is_canceled: bool = field(default=False, init=False)
 
     async def submit(self, statement: str | BoundStatement) -> OperationHandle:

@@ -27,6 +27,7 @@ from queryserver.statements import model
 from queryserver.statements.model import Claim, NewStatement, Outcome, RecordedStatement
 from queryserver.statements.owned_statements import OwnedStatements
 from queryserver.statements.repository import StatementRecords
+from queryserver.statements.reuse import ResultReuse
 from queryserver.statements.runner import StatementDispatcher
 from queryserver.statements.scripts import require_few_statements, script_operation
 from queryserver.statements.session_options import (
@@ -74,6 +75,8 @@ class Submission:
     """Whether to run all statements of the script, starting with the chosen one."""
     waits_for_end: bool = False
     """Whether the caller learns of the operation only when it has ended, or after `Submissions.make_durable`."""
+    max_age_s: int | None = 0
+    """Maximum age of a stored result that may answer the statement. 0: none; None: as the connector's option says."""
     notify_url: str | None = None
     """URL that receives a signed request when the statement ends. Must be checked by the caller of `submit`."""
     destination: Mapping[str, Any] | None = None
@@ -112,6 +115,11 @@ class _Request:
         return timedelta(seconds=timeout_s) if timeout_s else self.connector.limits.statement_timeout
 
     @property
+    def max_age(self) -> timedelta:
+        max_age_s = self.fields.max_age_s
+        return self.connector.limits.reuse_max_age if max_age_s is None else timedelta(seconds=max_age_s)
+
+    @property
     def database(self) -> str | None:
         return self.fields.database or (self.inherited.database if self.inherited else None)
 
@@ -145,6 +153,7 @@ class _Request:
             [previous.statement_id, previous.has_more_statements, previous.statement_hash] if previous else None,
             *(["run_all"] if fields.run_all else []),
             *([fields.destination] if fields.destination else []),
+            *([f"max_age_s {fields.max_age_s}"] if fields.max_age_s else []),
         )
 
 
@@ -223,6 +232,7 @@ class Submissions:
     allowed_settings: frozenset[str]
     chooser: StatementChooser
     parameters: ParameterSealer
+    reuse: ResultReuse
 
     async def submit(
         self,
@@ -256,13 +266,15 @@ class Submissions:
             await check_destination()
         if submission.run_all:
             require_few_statements(choice, self.limits)
-        await self.credentials.required(user, connector)
+        credentials = await self.credentials.required(user, connector)
         session = await self._session(request)
         # Read late, because the connectors may change until then.
         data = next(filter(None, map(self.connectors.data_of, self._connectors(connector, submission))), None)
         owner = await self.recorder.dispatcher.owner_for(data, session_owner=session.owner)
         new, first_statement = self._new(request, choice, session, values), None
-        new = replace(new, owner=owner, idempotency=key)
+        reuse_key = self.reuse.key(user, connector, choice, session, new, credentials=credentials)
+        new = replace(new, owner=owner, idempotency=key, reuse_key=reuse_key)
+        new = await self.reuse.answered(new, request.max_age)
         if before_recording is not None:
             before_recording()
         if submission.run_all:
@@ -290,7 +302,7 @@ class Submissions:
     async def _check_replay(
         self, recorded: model.RecordedStatement, parameters: Parameters | None
     ) -> model.RecordedStatement:
-        """Compare the parameter values of a replay with the recorded values. No digest of them is stored (ADR 61).
+        """Compare the parameter values of a replay with the recorded values. No key holds a digest of them (ADR 61).
 
         Raises idempotency_conflict.
         """

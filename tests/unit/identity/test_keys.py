@@ -26,7 +26,7 @@ class MemoryFacts:
 
 
 def test_each_purpose_has_its_own_key() -> None:
-    assert len({FIRST.signing, FIRST.sealing, SECOND.signing, SECOND.sealing}) == 4
+    assert len({key for one in (FIRST, SECOND) for key in (one.signing, one.sealing, one.comparing)}) == 6
     assert FIRST.id not in FIRST.signing.hex() + FIRST.sealing.hex()
     assert "secret" not in repr(FIRST)
     assert FIRST.signing.hex() not in repr(FIRST)
@@ -133,6 +133,14 @@ def test_altered_or_foreign_seal_is_rejected() -> None:
     for broken in (*changed, sealed[:10], sealed[:20], b"", AesSealer(Keyring(SECOND)).seal(b"password")):
         with pytest.raises(ValueError, match="encrypted"):
             sealer.unseal(broken)
+
+
+@pytest.mark.security("T9")
+def test_digests_compare_contents_under_one_key_only() -> None:
+    digest = AesSealer(Keyring(FIRST)).digest
+    assert digest(b"4711") == AesSealer(Keyring(FIRST, (SECOND,))).digest(b"4711")
+    assert len({digest(b"4711"), digest(b"4712"), AesSealer(Keyring(SECOND, (FIRST,))).digest(b"4711")}) == 3
+    assert len(digest(b"4711")) == 16
 
 
 @pytest.mark.security("T9")

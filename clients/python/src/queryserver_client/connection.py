@@ -52,6 +52,7 @@ class Connection:
         session_id: int | None = None,
         limit: int | None = None,
         timeout: float | None = None,
+        max_age: int | None = None,
         on_progress: OnProgress | None = None,
         on_log: OnLog | None = None,
         allow_truncated: bool = False,
@@ -74,8 +75,10 @@ class Connection:
         a store, or a mapping with the fields of Contract exports 3: the rows go there instead of into the result, which
         is then a row that describes what was written; a script then runs only its first statement. `limit` is the
         maximum number of rows to store (by default the server's limit). After `timeout` seconds, the server stops the
-        statement. If the waiting task is canceled or a callback fails, the statement is canceled on the engine, and its
-        result is deleted.
+        statement. `max_age` permits the server to answer a query with a stored result of the same query that is at most
+        so many seconds old, without asking the data source (Contract editor 4.8); 0 forbids it, None leaves it to the
+        connector. `Status.reused_from` is then the operation that returned the rows. If the waiting task is canceled or
+        a callback fails, the statement is canceled on the engine, and its result is deleted.
 
         Raises StatementError if the statement does not succeed, ApiError, and ConnectionLost. After ApiError or
         ConnectionLost, the statement may or may not have run. `submit` with the same arguments and the error's
@@ -84,7 +87,8 @@ class Connection:
         # `parameter_rows` and `into` cannot be combined with `run_all`, because they apply to a single statement.
         run_all = run_all and parameter_rows is None and into is None
         sql = with_results(sql, results)
-        fields, wait_s = _fields(sql, parameters, database, session_id, limit, timeout, run_all=run_all), 0.0
+        fields = _fields(sql, parameters, database, session_id, limit, timeout, max_age=max_age, run_all=run_all)
+        wait_s = 0.0
         if parameter_rows is not None:
             rows = fields["parameter_rows"] = [encode_parameters(row) for row in parameter_rows]
             # A server that does not know `parameter_rows` must not run the statement without values.
@@ -147,6 +151,7 @@ class Connection:
         session_id: int | None = None,
         limit: int | None = None,
         timeout: float | None = None,
+        max_age: int | None = None,
         allow_truncated: bool = False,
         idempotency_key: str | None = None,
         run_all: bool = True,
@@ -159,7 +164,7 @@ class Connection:
         submitting again with the same key returns the same statement (Contract editor 4.4).
         """
         sql, run_all = with_results(sql, results), run_all and into is None
-        fields = _fields(sql, parameters, database, session_id, limit, timeout, run_all=run_all)
+        fields = _fields(sql, parameters, database, session_id, limit, timeout, max_age=max_age, run_all=run_all)
         if into is not None:
             fields["into"] = _destination(into)
         key = idempotency_key or str(uuid.uuid4())
@@ -337,6 +342,7 @@ def _fields(
     limit: int | None,
     timeout: float | None,
     *,
+    max_age: int | None = None,
     run_all: bool,
 ) -> dict[str, Any]:
     given = {
@@ -346,6 +352,7 @@ def _fields(
         "session_id": session_id,
         "limit": limit,
         "timeout": timeout,
+        "max_age_s": max_age,
         "run_all": True if run_all else None,
     }
     return {name: value for name, value in given.items() if value is not None}

@@ -160,6 +160,8 @@ class QueryStatus(TypedDict):
     queued_ms: int
     queue_position: int | None
     statements: NotRequired[list[ScriptStatement]]
+    reused_from: NotRequired[str]
+    reused_age_s: NotRequired[int]
 
 
 class StatusResponse(TypedDict):
@@ -509,6 +511,8 @@ class HistoryData(TypedDict):
     elapsed_ms: int
     queued_ms: int
     queue_position: int | None
+    reused_from: NotRequired[str]
+    reused_age_s: NotRequired[int]
 
 
 class HistoryEntry(TypedDict):

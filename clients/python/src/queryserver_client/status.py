@@ -37,6 +37,10 @@ class Status:
     """Why the statement did not succeed; None if it succeeded or has not ended. Not raised here."""
     statements: "tuple[ScriptStatement, ...]" = ()
     """If the script was started with `run_all`, the statements started so far, in order (Contract editor 5.5)."""
+    reused_from: str | None = None
+    """The operation whose stored rows answered the statement (`max_age`); None if the data source was asked."""
+    reused_age_s: int | None = None
+    """How old those rows were when the statement was submitted, in seconds."""
 
     @property
     def is_terminal(self) -> bool:
@@ -97,6 +101,8 @@ def status_of(body: Mapping[str, Any], *, request_id: str | None = None) -> Stat
         queued_ms=said["queued_ms"],
         error=statement_error(body, request_id=request_id) if body.get("status") else None,
         statements=tuple(said.get("statements", ())),
+        reused_from=said.get("reused_from"),
+        reused_age_s=said.get("reused_age_s"),
     )
 
 

@@ -168,6 +168,8 @@ class QueryStatus(WireModel):
     queued_ms: int
     queue_position: int | None
     statements: Omittable[list[ScriptStatement]] = None
+    reused_from: Omittable[str] = None
+    reused_age_s: Omittable[int] = None
 
 
 class StatusResponse(WireModel):
@@ -533,6 +535,8 @@ class HistoryData(WireModel):
     elapsed_ms: int
     queued_ms: int
     queue_position: int | None
+    reused_from: Omittable[str] = None
+    reused_age_s: Omittable[int] = None
 
 
 class HistoryEntry(WireModel):

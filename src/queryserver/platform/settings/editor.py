@@ -37,6 +37,10 @@ def _plain(value: Any) -> Any:
 OptionValue: TypeAlias = Annotated[str | int | float | bool, BeforeValidator(_plain)]
 
 
+MAX_REUSE_AGE_S = 365 * 86_400
+"""Maximum of `max_age_s`."""
+
+
 class GeneralSettings(Section):
     """Settings that can be given for each data source (Contract editor 13, marked c; platform 5.11)."""
 
@@ -57,6 +61,9 @@ class GeneralSettings(Section):
     strict_settings: Flag = False
     """Whether engine settings that are not in `connector_policy.session_conf_allowed` are refused. If false, they are
     ignored, with a warning in the statement's log."""
+    reuse_max_age_s: Annotated[Count, Field(le=MAX_REUSE_AGE_S)] = 0
+    """Default of the field `max_age_s` of execute: a stored result of the same query of the same user that is not older
+    answers the statement in place of the data source; 0: only calls that send `max_age_s` reuse results."""
     retry: Literal["never", "read_only"] = "never"
     """`read_only`: if the process that runs a statement dies, a read-only statement is run once more, provided that it
     has its own session and no stored row. Side effects of functions cannot be detected, so choose this only if queries

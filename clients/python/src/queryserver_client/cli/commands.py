@@ -110,6 +110,10 @@ def sql(
         int | None, typer.Option(min=1, help="Maximum number of rows. Default: the server's limit.")
     ] = None,
     timeout: Annotated[float | None, typer.Option(min=1, help="Time limit of the statement in seconds.")] = None,
+    max_age: Annotated[
+        int | None,
+        typer.Option(min=0, help="Use a stored result of the same query that is at most so many seconds old."),
+    ] = None,
     expanded: Annotated[
         bool, typer.Option("-x", "--expanded", help="Print each cell on its own line, without truncation.")
     ] = False,
@@ -118,7 +122,8 @@ def sql(
     from queryserver_client.cli import sql as command  # noqa: PLC0415
 
     given: dict[str, Any] = {
-        "connector": connector, "database": database, "limit": limit, "timeout": timeout, "is_kept": keep,
+        "connector": connector, "database": database, "limit": limit, "timeout": timeout, "max_age": max_age,
+        "is_kept": keep,
     }  # fmt: skip
     words = [*([statement] if statement is not None else []), *(values or [])]
     named = command.NamedValues(parameter or [], result or [])

@@ -22,6 +22,7 @@ class Settings:
     database: str | None = None
     limit: int | None = None
     timeout: float | None = None
+    max_age: int | None = None
     is_kept: bool = False
     """Whether results are kept on the server."""
 
@@ -40,7 +41,8 @@ def results(
 ) -> "Generator[Result, None, None]":
     """Yield the result of each statement of a script. The caller must close the generator.
 
-    Unless `is_kept` is set, a result is deleted on the server when the next one is requested.
+    Unless `is_kept` is set, a result is deleted on the server when the next one is requested. With `max_age`, it is
+    kept, too, so that it can answer later calls.
 
     Ctrl-C cancels the running statement on the engine. Raises StatementFailed.
     """
@@ -54,6 +56,7 @@ def results(
             session_id=session_id,
             limit=settings.limit,
             timeout=settings.timeout,
+            max_age=settings.max_age,
             allow_truncated=True,
             run_all=False,
             **callbacks,
@@ -61,7 +64,7 @@ def results(
 
     result = _waited(db, first)
     while True:
-        with nullcontext(result) if settings.is_kept else result:
+        with nullcontext(result) if settings.is_kept or settings.max_age else result:
             yield result
             if not result.core.statement.has_more_statements:
                 return

@@ -37,6 +37,7 @@ from queryserver.api.schemas.fields import (
 from queryserver.api.schemas.requests.destinations import DestinationFields, RequestedDestination
 from queryserver.errors.base import InvalidParameter, MissingParameter, conflicting_parameters
 from queryserver.identity.model import BigNumbers
+from queryserver.platform.settings.editor import MAX_REUSE_AGE_S
 from queryserver.platform.text import is_array, is_object
 from queryserver.sql.parameters import Parameters, read_parameter_rows, read_parameters
 
@@ -310,6 +311,12 @@ class ExecuteRequest(Fields):
         description="Run all statements of the script in order, in one session, as one operation that ends with the"
         " first failure. `query_status.statements` reports the state of each statement. By default, only one statement"
         " runs, and `warning` reports further statements.",
+    )
+    max_age_s: Annotated[int, Integer(0, MAX_REUSE_AGE_S)] | None = Field(
+        default=None,
+        description="Answer with the stored result of the same query of the same user, without asking the data source,"
+        " if it was sent to the data source at most so many seconds ago; `query_status.reused_from` is then its"
+        " operation. 0: always ask the data source. By default, the connector's option `reuse_max_age_s` (0) applies.",
     )
     escape: Flag | None = None
     big_numbers: BigNumbersField = None

@@ -38,6 +38,7 @@ from queryserver.api.v1.editor.status import (
     page_response,
     query_status,
     requested_operation_id,
+    reuse_fields,
     time_fields,
 )
 from queryserver.catalog.plans import PlanRequest, StatementPlan
@@ -211,6 +212,7 @@ class Execution:
             parent_uuid=str(document.uuid) if document else request.notebook.saved_uuid or "",
             notify_url=request.notify.url if request.notify else None,
             run_all=request.run_all,
+            max_age_s=request.max_age_s,
         )
 
 
@@ -458,6 +460,7 @@ def _entry(entry: HistoryEntry) -> wire.HistoryEntry:
             rows=entry.rows,
             parameters=entry.parameter_count,
             **time_fields(entry),
+            **reuse_fields(entry),
             **error_position(entry.error_position),
         ),
         absoluteUrl=f"/editor?editor={entry.history_id}",

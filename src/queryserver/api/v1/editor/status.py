@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import timedelta
+from math import ceil
 from types import MappingProxyType
 from typing import Annotated, Any
 from uuid import UUID
@@ -70,6 +71,7 @@ def query_status(status: StatementStatus) -> wire.QueryStatus:
         **time_fields(status),
         expires_at=responses.utc_text(status.expires_at) if state is StatementState.AVAILABLE else None,
         statements=[_script_statement(part) for part in status.parts] if status.runs_all else None,
+        **reuse_fields(status),
     )
 
 
@@ -105,6 +107,14 @@ def truncation(status: StatementStatus | StatementPart) -> dict[str, Any]:
         "truncated_reason": reason.value if reason else None,
         "truncated_by": status.truncation.limit_name if status.truncation else None,
     }
+
+
+def reuse_fields(shown: StatementStatus | HistoryEntry) -> dict[str, Any]:
+    """Return the keys for the origin of the rows of an answer without the engine, or none (Contract editor 4.8)."""
+    if shown.reused is None:
+        return {}
+    age = shown.times.submitted - shown.reused.sent_at
+    return {"reused_from": str(shown.reused.statement_id), "reused_age_s": ceil(age.total_seconds())}
 
 
 def time_fields(shown: StatementStatus | HistoryEntry) -> dict[str, Any]:
