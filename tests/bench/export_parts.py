@@ -31,8 +31,6 @@ async def exports(folder: Path) -> list[Measured]:
     with s3_server() as s3:
         (s3.directory / "bench").mkdir(exist_ok=True)
         settings = {**s3_settings(s3), "QUERYSERVER__FILEBROWSER__LOCAL_ROOT": str(root)}
-        # Exports obey the limits of uploads; the default is 100 MiB a file.
-        settings["QUERYSERVER__FILEBROWSER__MAX_FILE_SIZE_UPLOAD_LIMIT"] = "-1"
         async with bench_server(folder, settings=settings) as bench, bench.client() as client:
             await _fill(bench)
             measured: list[Measured] = []

@@ -60,10 +60,14 @@ class NewFolder:
 
 
 class ExportFiles(CallerFiles):
-    """The file access of a statement whose rows go into files, which also creates folders."""
+    """The file access of a statement whose rows go into files, which also creates folders.
+
+    The size limit of uploads does not apply to files that the server makes. Quotas and the free space of the disk do.
+    """
 
     def __init__(self, access: StatementFileAccess, moves: Moves, user: User, operation_id: str) -> None:
         super().__init__(access, user, operation_id, may_write=True)
+        self._max_bytes = None
         self._moves = moves
 
     async def require_new_file(self, path: str, *, overwrite: bool) -> None:

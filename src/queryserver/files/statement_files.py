@@ -157,6 +157,7 @@ class CallerFiles:
         self._user = user
         self._caller = Caller.of(user)
         self._may_write = may_write
+        self._max_bytes = access.rules.max_bytes
         self._facts: Mapping[str, str] = MappingProxyType({"operation_id": operation_id} if operation_id else {})
         self._calls = asyncio.Semaphore(_MAX_CONCURRENT_CALLS)
         self._statuses = LruCache[StoragePath, FileStatus](_MAX_CACHED)
@@ -383,7 +384,7 @@ class CallerFiles:
     async def _storing(self, location: Location, text: str, *, overwrite: bool) -> AsyncGenerator["FileBody"]:
         """Store the bytes sent in the block as one file. `text` is the path in error messages."""
         async with self._writing(), self._access.orphans.recorded_write(self._caller, location.path):
-            body = FileBody(text, self._access.rules.max_bytes)
+            body = FileBody(text, self._max_bytes)
             task = self._stored(location, body, overwrite=overwrite)
             body.attach(task)
             try:

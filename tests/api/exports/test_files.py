@@ -368,6 +368,14 @@ class TestInto:
             assert len(rows_of("csv", (files.root / folder / "a.csv").read_bytes())) == expected
 
     @pytest.mark.exports(7)
+    async def test_size_limit_of_uploads_does_not_apply(
+        self, ana: Caller, files: Files, folder: str, monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.setattr(files.api.running.storage.upload_rules, "max_bytes", 1000)
+        found = await written(ana, "rows 5000", {"path": f"file:///{folder}/a.csv"}, dialect="mysql")
+        assert found["bytes"] > 1000
+
+    @pytest.mark.exports(7)
     async def test_statement_without_rows_writes_no_file(self, ana: Caller, files: Files, folder: str):
         body = await ana.run("mysql", "ddl", into=json.dumps({"path": f"file:///{folder}/a.csv"}))
         assert (body["status"], body["code"], names(files.root / folder)) == (1, "rejected", [])

@@ -34,13 +34,15 @@ async def export_result(
     The response is sent once the export is recorded, and check_status reports its end. The files, or the rows of the
     table, appear whole or not at all. Contract exports 2.
     """
+    operation_id = await requested_operation_id(access, user, request)
+    await access.own_record(user, operation_id)  # an unknown operation has the same answer, whatever the other fields
     destination = exports.target(user, request.requested())
     if request.notify is not None:
         await recipients.require_url(request.notify.url, "notify.url")
     recorded = await exports.submissions.submit(
         user,
         ExportRequest(
-            await requested_operation_id(access, user, request),
+            operation_id,
             destination,
             statement_id=request.statement_id,
             allow_truncated=request.allow_truncated,
