@@ -19,7 +19,7 @@ _VOLATILE = {
     "operationId", "watch_url", "absoluteUrl", "expires_at", "lastExecuted", "count", "ms", "size",
     "submitted", "started", "ended", "elapsed_ms", "queued_ms", "queue_position",
     "log", "logs", "next_from", "nice_name", "last_modified", "created", "modified", "modified_by", "owner",
-    "next_after",
+    "next_after", "link", "until", "shared_at", "shared_by",
     # The search index is filled during the walk.
     "results", "facets", "totalMatched", "sources", "warnings",
 }  # fmt: skip
@@ -80,6 +80,11 @@ class Walk:
         await self._get(f"editor/events/{operation}")
         await self._get(f"editor/download/{operation}")
         await self._get("editor/get_history")
+        await self._post("editor/share_result", operationId=operation, groups="default")
+        await self._get(f"editor/shares/{operation}")
+        await self._get("editor/shared_with_me")
+        await self._get(f"editor/results/{operation}")
+        await self._post("editor/revoke_share", operationId=operation)
         await self._post("editor/cancel_statement", operationId=operation)
         await self._post("editor/close_statement", operationId=operation)
 
