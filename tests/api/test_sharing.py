@@ -13,17 +13,19 @@ import pytest
 from tests.api.conftest import ApiOpener, make_settings
 from tests.api.driving import Api, Caller, open_api, verdict
 from tests.api.test_api_token_statements import leave_group, program_of
+from tests.api.test_result_tables import user_of
 from tests.api.token.logins import accounts
 from tests.fixtures.database import new_database
 from tests.fixtures.logs import audit_event_handler
 from tests.hostile.test_lasting_calls import taken
+from tests.refusals import raises_code
 
 from queryserver.identity.users import Groups
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 from queryserver.platform.logs import FIELDS
 from queryserver.platform.settings.desktop import AuthSettings
 from queryserver.platform.settings.editor import InterpreterSettings
-from queryserver.statements.grant_repository import MAX_GRANTS_PER_RESULT, GrantRecords
+from queryserver.statements.grant_repository import FOREIGN, MAX_GRANTS_PER_RESULT, GrantRecords
 
 _NOT_FOUND = (404, 2, "operation_not_found")
 _ANALYSTS = "analysts"
@@ -310,6 +312,24 @@ async def test_shared_result_is_a_table_for_statements(ana: Caller, bob: Caller)
     assert (await bob.page(own, start_row=0))["data"] == [[50]]
     await ana.on(operation, "revoke_share")
     assert (await bob.run("duckdb", query))["code"] == "operation_not_found"
+
+
+@pytest.mark.sharing(7)
+@pytest.mark.parametrize("statement", ["rows 5", "rows 9000"])
+async def test_open_table_is_not_read_after_the_grant_has_ended(ana: Caller, bob: Caller, statement: str) -> None:
+    operation = await result_of(ana, statement)
+    await share(ana, operation, bob)
+    opener = ana.api.running.statements.external_data.open_result
+    assert opener is not None
+    async with opener(await user_of(bob), operation) as theirs, opener(await user_of(ana), operation) as own:
+        assert theirs.sources.connectors == {FOREIGN}
+        assert own.sources.connectors == {"mysql"}
+        content = await theirs.read(0, 0, 1000)
+        await ana.on(operation, "revoke_share")
+        for reading in (theirs.read(0, 0, 1000), theirs.descriptor(0)):
+            with raises_code("operation_not_found"):
+                await reading
+        assert await own.read(0, 0, 1000) == content
 
 
 @pytest.mark.sharing(8)

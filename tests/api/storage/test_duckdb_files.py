@@ -211,3 +211,21 @@ async def test_files_of_every_store_are_read_and_written(ana: Caller):
         assert (await rows(ana, f"FROM glob('{folder}/t{number}.*')")) == [[path]]
     await rows(ana, f"COPY (SELECT 5 n) TO 'hdfs:///{ana.username}.csv'")
     assert await rows(ana, f"FROM 'hdfs:///{ana.username}.csv'") == [[5]]
+
+
+@pytest.mark.sharing(21)
+@pytest.mark.parametrize("dialect", ["duck", "pond"])
+async def test_results_with_rows_of_files_cannot_be_shared(ana: Caller, bob: Caller, dialect: str):
+    async def code(statement: str, **fields: Any) -> str | None:
+        """Run a statement, share its result, and return the code of the response."""
+        body = await ana.run(dialect, statement, **fields)
+        answer = await ana.post("editor/share_result", operationId=body["history_uuid"], users=bob.username)
+        return answer.json().get("code")
+
+    session = await session_of(ana, dialect)
+    assert await code("SELECT 1 AS n", session_id=session) is None
+    assert await code(f"FROM '{home(ana)}/0.csv'") == "sharing_not_allowed"
+    assert await code(f"FROM glob('{home(ana)}/*')") == "sharing_not_allowed"
+    await rows(ana, f"SELECT count(*) FROM '{home(ana)}/0.csv'", dialect, session_id=session)
+    assert await code("SELECT 1 AS n", session_id=session) == "sharing_not_allowed"
+    assert await code("SELECT 1 AS n") is None

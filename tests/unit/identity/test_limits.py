@@ -212,6 +212,21 @@ async def test_call_stops_when_its_user_loses_access(now: TokenOwner | None, err
             await slot.recheck(require_download)
 
 
+@pytest.mark.parametrize("is_down", [False, True])
+async def test_permission_may_be_read_from_the_database(*, is_down: bool) -> None:
+    async def permits(user: User) -> None:
+        raise DatabaseUnavailable if is_down else PermissionDenied("no")
+
+    records = Records(owner())
+    with streams_of(records).slot(ANA) as slot:
+        records.now = 5
+        if is_down:
+            await slot.recheck(permits)
+        else:
+            with pytest.raises(PermissionDenied):
+                await slot.recheck(permits)
+
+
 async def test_caller_without_our_token_ignores_the_epoch() -> None:
     records = Records(owner(epoch=9))
     with streams_of(records).slot(User(1, "ana")) as slot:
