@@ -10,8 +10,8 @@ import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Self
 
@@ -45,7 +45,6 @@ _FIRST_BYTES = 4 * 1024 * 1024
 _BATCH_BYTES = 4 * 1024 * 1024  # loaders receive batches of about this size (engines/protocol.py)
 _REPORT_EVERY_S = 10.0
 _UNKNOWN_PROGRESS = 50
-_EMBEDDED_AT_ONCE = 4
 
 
 class IfExists(StrEnum):
@@ -118,9 +117,6 @@ class TableExports:
     try_acquire: Callable[[str], Awaitable[bool]]
     begin_publishing: Callable[[Claim], Awaitable[bool]]
     is_enabled: bool = True
-    # A load occupies a slot of its embedded database until its last row. If sources and targets are such databases, the
-    # loads could otherwise occupy all slots that their own sources need.
-    _embedded: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_EMBEDDED_AT_ONCE), init=False)
 
     def target(self, user: User, destination: TableDestination) -> "TableTarget":
         """Return the destination with the key of its connector, checked as far as possible without the engine.
@@ -177,18 +173,14 @@ class TableExports:
             known = [schema async for schema in self.reader.schemas(status.id, status.rows)]
             total = status.rows
         sink = TableSink(self, assignment, user, destination, connector, ledger, known, total)
-        async with AsyncExitStack() as stack:
-            if (data := self.connectors.data_of(connector)) is not None:
-                if not await self.try_acquire(data):
-                    raise rejected_by_rule(
-                        f"Another server process has the database of {connector.nice_name} open. Run the statement"
-                        " without `into`, and export its result."
-                    )
-                if assignment.source_operation is None:
-                    await stack.enter_async_context(self._embedded)
-            async with sink.loader() as loader:
-                await sink.check(loader)
-            yield sink
+        if (data := self.connectors.data_of(connector)) is not None and not await self.try_acquire(data):
+            raise rejected_by_rule(
+                f"Another server process has the database of {connector.nice_name} open. Run the statement without"
+                " `into`, and export its result."
+            )
+        async with sink.loader() as loader:
+            await sink.check(loader)
+        yield sink
 
 
 @dataclass(frozen=True, slots=True)
