@@ -181,6 +181,19 @@ class TestTypes:
         assert message.startswith('Column "t" contains a time with nanoseconds')
         assert await tables_like(ana, "postgresql", table) == []
 
+    async def test_first_rows_of_a_statement_decide_the_types(self, ana: Caller, table: str):
+        """The text is far behind the first 4 MiB. A stored result is known as a whole, so its column becomes text."""
+        series = SERIES["sqlite"].replace("SELECT n, ", "SELECT CASE WHEN n < 299999 THEN n ELSE 'x' END AS v, ")
+        code, message = await failure(ana, "sqlite", series, "postgresql", table)
+        assert (code, message.startswith('Column "v" contains values that are not of the type BIGINT')) == (
+            "rejected", True,
+        ), message  # fmt: skip
+        assert await tables_like(ana, "postgresql", table) == []
+        operation = (await ana.run("sqlite", series))["history_uuid"]
+        done = await exported(ana, operation, "postgresql", table)
+        assert json.loads(done["schema"])[0] == {"name": "v", "type": "TEXT"}
+        assert await rows(ana, "postgresql", table, "count(DISTINCT v), max(v)") == [[300_000, "x"]]
+
 
 @pytest.mark.exports(19)
 class TestExistingTables:
