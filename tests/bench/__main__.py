@@ -12,6 +12,7 @@ from pathlib import Path
 import uvloop
 from tests.bench import (
     client_parts,
+    document_parts,
     duckdb_files_parts,
     duckdb_parts,
     engine_parts,
@@ -41,6 +42,7 @@ _ALONE = {
     "imports": import_parts.imports,
     "exports": export_parts.exports,
     "search": search_parts.search,
+    "documents": document_parts.documents,
     "tokens": platform_parts.tokens,
     "configuration": platform_parts.configuration,
     "duckdb": duckdb_parts.duckdb_rows,
