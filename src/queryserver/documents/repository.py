@@ -64,6 +64,10 @@ where g.document_id = $1 order by u.username_key, r.name
 
 _TEXTS = "lower(d.name || E'\\n' || d.description || E'\\n' || d.statement)"
 
+# After five executions, PostgreSQL would use one plan for all users and filters, which for users with few documents is
+# a hundred times slower than the plan for their values (docs/benchmarks.md).
+_PLAN_FOR_VALUES = "set local plan_cache_mode = force_custom_plan"
+
 _INSERT = """
 insert into documents (uuid, owner_id, name, description, statement, parameters, connector, dialect, database, tags,
     folder, modified_by, size_bytes)
@@ -159,7 +163,9 @@ class DocumentRecords:
         `owner_key` is the owner's name in the form in which names are compared; None for all owners.
         """
         sql, arguments = _page_query(user, query, owner_key)
-        return [_summary(row) for row in await self._database.fetch(sql, *arguments)]
+        async with self._database.transaction() as connection:
+            await connection.execute(_PLAN_FOR_VALUES)
+            return [_summary(row) for row in await connection.fetch(sql, *arguments)]
 
     async def versions(self, document_id: int, version: int | None = None) -> Sequence[DocumentVersion]:
         """Return the versions of a document, newest first, or only the given one."""

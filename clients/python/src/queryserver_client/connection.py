@@ -12,6 +12,7 @@ import httpx
 
 from queryserver_client.connectors import Connectors
 from queryserver_client.credentials import Secret, TokenSource, credentials_of, hidden, hidden_values
+from queryserver_client.documents import Documents
 from queryserver_client.encoding import ParameterRows, Parameters, encode_parameters
 from queryserver_client.errors import ApiError, ConfigurationError, ConnectionLost
 from queryserver_client.exports import CopyIfExists, Export, copy_target
@@ -251,6 +252,11 @@ class Connection:
     def connectors(self) -> Connectors:
         """Connectors to which statements can be sent."""
         return Connectors(self.transport)
+
+    @property
+    def documents(self) -> Documents:
+        """Saved queries of this user, and those shared with this user."""
+        return Documents(self.transport, self._execute)
 
     @property
     def history(self) -> History:

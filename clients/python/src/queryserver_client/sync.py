@@ -29,6 +29,7 @@ from queryserver_client.statement import Statement as AsyncStatement
 from queryserver_client.status import Event, Logs, Status
 from queryserver_client.submitted import OnLog, OnProgress
 from queryserver_client.sync_parts import Connectors, Files, History, Imports, Metadata, Users
+from queryserver_client.sync_parts import Documents as DocumentCalls
 from queryserver_client.values import Column, Row
 
 if TYPE_CHECKING:
@@ -267,6 +268,18 @@ class Statement:
         self._loop.run(self.core.close_quietly)
 
 
+class Documents(DocumentCalls):
+    """Like the async Documents, without `await`."""
+
+    def submit(self, uuid: str, parameters: Parameters | None = None, **options: Any) -> Statement:
+        """Run a document without waiting for its end. The options are those of the async `submit`."""
+        return Statement(self.loop, self.loop.run(partial(self.core.submit, uuid, parameters, **options)))
+
+    def run(self, uuid: str, parameters: Parameters | None = None, **options: Any) -> Result:
+        """Run a document and return its result. The options are those of the async `run`."""
+        return Result(self.loop, self.loop.run(partial(self.core.run, uuid, parameters, **options)))
+
+
 class Connection:
     """Like the async Connection, without `await`. Created by `connect_sync`. Threads can share it."""
 
@@ -447,6 +460,10 @@ class Connection:
     @property
     def files(self) -> Files:
         return Files(self.loop, self.core.files)
+
+    @property
+    def documents(self) -> Documents:
+        return Documents(self.loop, self.core.documents)
 
     @property
     def imports(self) -> Imports:

@@ -3,6 +3,7 @@
 import io
 
 from queryserver_client.connectors import Connectors as AsyncConnectors
+from queryserver_client.documents import Documents as AsyncDocuments
 from queryserver_client.faces import Face, blocking, iterating
 from queryserver_client.files import Files as AsyncFiles
 from queryserver_client.history import History as AsyncHistory
@@ -68,6 +69,21 @@ class Connectors(Face[AsyncConnectors]):
     update = blocking(AsyncConnectors.update)
     delete = blocking(AsyncConnectors.delete)
     test = blocking(AsyncConnectors.test)
+
+
+class Documents(Face[AsyncDocuments]):
+    """Like the async Documents, without `await`, except `submit` and `run`, which `sync.Documents` adds."""
+
+    list = iterating(AsyncDocuments.list)
+    get = blocking(AsyncDocuments.get)
+    save = blocking(AsyncDocuments.save)
+    delete = blocking(AsyncDocuments.delete)
+    restore = blocking(AsyncDocuments.restore)
+    move = blocking(AsyncDocuments.move)
+    share = blocking(AsyncDocuments.share)
+    versions = blocking(AsyncDocuments.versions)
+    version = blocking(AsyncDocuments.version)
+    restore_version = blocking(AsyncDocuments.restore_version)
 
 
 class History(Face[AsyncHistory]):

@@ -39,3 +39,12 @@ class FileKind(str, Enum):
     NDJSON = "ndjson"
     AVRO = "avro"
     ARROW = "arrow"
+
+
+class Permission(str, Enum):
+    """What users and groups may do with a document."""
+
+    VIEW = "view"
+    RUN = "run"
+    EDIT = "edit"
+    NONE = "none"

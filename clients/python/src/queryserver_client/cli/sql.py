@@ -59,7 +59,7 @@ def run(
                 if result.has_rows and written and (form in BINARY or to is not None):
                     raise WrongUse("the script has more than one result, but this format can contain only one")
                 written += result.has_rows
-                code = _put(db, result, form, to, is_expanded=is_expanded) or code
+                code = put(db, result, form, to, is_expanded=is_expanded) or code
                 if settings.is_kept and result.has_rows:
                     print(f"kept: {result.operation_id}", file=sys.stderr)
             if to is not None and not written:
@@ -91,7 +91,8 @@ def _text(words: Sequence[str], file: Path | None) -> "tuple[str | None, Sequenc
     return sys.stdin.read(), words[1:]
 
 
-def _put(db: "Connection", result: "Result", form: Form, to: Path | None, *, is_expanded: bool) -> int:
+def put(db: "Connection", result: "Result", form: Form, to: Path | None, *, is_expanded: bool) -> int:
+    """Print a result, or write it to a file. Return the exit code."""
     cut = truncation(result)
     if not result.has_rows:
         if sys.stderr.isatty():
