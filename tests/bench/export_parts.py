@@ -31,14 +31,14 @@ async def exports(folder: Path) -> list[Measured]:
     with s3_server() as s3:
         (s3.directory / "bench").mkdir(exist_ok=True)
         settings = {**s3_settings(s3), "QUERYSERVER__FILEBROWSER__LOCAL_ROOT": str(root)}
-        async with bench_server(folder, settings=settings) as bench, bench.client() as client:
+        async with bench_server(folder, settings=settings) as bench:
             await _fill(bench)
             measured: list[Measured] = []
             bare = {form: await _bare(bench, form, folder / f"bare.{form}") for form in ("csv", "parquet")}
             for form, store in _TARGETS:
                 parent = "s3a://bench" if store == "S3" else "file:///shared"
                 path = f"{parent}/rows.{form}"
-                measured += await _compared(bench, client, f"{_ROWS:,} rows x 4 to {form} on {store}", path, bare[form])
+                measured += await _compared(bench, f"{_ROWS:,} rows x 4 to {form} on {store}", path, bare[form])
     return measured
 
 
@@ -55,13 +55,15 @@ async def _fill(bench: Bench) -> None:
         await connection.close()
 
 
-async def _compared(bench: Bench, client: Client, what: str, path: str, bare: tuple[float, float]) -> list[Measured]:
+async def _compared(bench: Bench, what: str, path: str, bare: tuple[float, float]) -> list[Measured]:
     bare_s, bare_cpu_s = bare
     memory = _Memory(bench.server.pid)
     watcher = asyncio.create_task(memory.watch())
     try:
         processor_s, began = bench.processor_s, time.perf_counter()
-        await _export(client, path)
+        # The server closes connections that were idle while the bare program ran.
+        async with bench.client() as client:
+            await _export(client, path)
         took_s, processor_s = time.perf_counter() - began, bench.processor_s - processor_s
     finally:
         watcher.cancel()
@@ -80,8 +82,9 @@ async def _compared(bench: Bench, client: Client, what: str, path: str, bare: tu
 async def _export(client: Client, path: str) -> None:
     into = f'{{"path": "{path}", "if_exists": "replace"}}'
     body = await client.call("execute/postgresql", statement=_SELECT, into=into, wait=60, timeout=7200)
+    operation = body["history_uuid"]
     while body["query_status"]["state"] in {"waiting", "running"}:
-        body = await client.call("check_status", operationId=body["query_status"]["operation_id"], wait=60)
+        body = await client.call("check_status", operationId=operation, wait=60)
     status = body["query_status"]
     assert status["state"] == "available", status
 
