@@ -124,6 +124,18 @@ class OwnedStatementsContract:
         assert (mine.owner, mine.fence > 0) == (ME, True)
         assert await desk.claim(free, owner=OTHER) is None
 
+    @pytest.mark.exports(23)
+    async def test_publication_needs_the_claim_and_no_cancel_request(self, desk: ClaimDesk) -> None:
+        claim = await desk.add()
+        assert await desk.owned.begin_publishing(claim)
+        await desk.die(ME)
+        taken_over = await desk.claim(claim, owner=OTHER)
+        assert taken_over is not None
+        assert not await desk.owned.begin_publishing(claim)
+        assert await desk.owned.begin_publishing(taken_over)
+        await desk.ask_to_cancel(claim.statement_id)
+        assert not await desk.owned.begin_publishing(taken_over)
+
     async def test_queue_hands_out_each_statement_once(self, desk: ClaimDesk) -> None:
         added = {(await desk.add(owner=None)).statement_id for _ in range(7)}
         await desk.add(owner=None, connector="elsewhere")
