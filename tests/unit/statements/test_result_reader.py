@@ -87,7 +87,7 @@ class Cursor:
 class Everybody:
     """Access rules that allow every user to read every result."""
 
-    def require_owner(self, user: User, status: StatementStatus) -> None:
+    async def require_result_reader(self, user: User, status: StatementStatus) -> None:
         pass
 
 
