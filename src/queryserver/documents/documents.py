@@ -26,17 +26,19 @@ from queryserver.documents.model import (
     Permission,
     Runnable,
     SavedDocument,
+    VersionEntry,
     checked_folder,
     run_parameters,
     type_of,
 )
 from queryserver.documents.repository import DocumentRecords, DocumentTransaction
-from queryserver.identity.model import User, UsernameRule
+from queryserver.identity.model import MAX_LENGTH, User, UsernameRule
 from queryserver.platform.logs import AUDIT
 from queryserver.platform.settings.editor import DocumentSettings
 from queryserver.statements.status import StatementAccess, parse_operation_id
 
 _MAX_SHOWN_ID_CHARACTERS = 40
+_MAX_GROUP_CHARACTERS = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +110,9 @@ class Documents:
         InvalidParameter, PayloadTooLarge, too_many_documents, quota_exceeded, OperationNotFound,
         statement_text_expired.
         """
-        change = await self._with_operation(user, change)
         uuid = change.uuid or uuid4()
         with AUDIT.event(user.username, "document.save", str(uuid)):
+            change = await self._with_operation(user, change)
             async with self.records.transaction() as transaction:
                 found = await transaction.read(user, uuid, locks=True) if change.uuid else None
                 is_new = found is None and await self._create(transaction, user, uuid, change)
@@ -151,32 +153,39 @@ class Documents:
 
         Raises document_not_found, PermissionDenied, InvalidParameter, unknown_user, UnknownGroup.
         """
-        shared = ",".join(f"{one.user or one.group}:{one.permission or 'none'}" for one in changes)
-        async with self._managed(user, document_id, "share", facts={"grants": shared}) as (transaction, found):
-            _require_not_trashed(found)
-            for change in changes:
-                await self._grant(transaction, user, found, change)
-            if await transaction.count_grants(found.id) > MAX_GRANTS:
-                raise errors.InvalidParameter(f"grants: a document has at most {MAX_GRANTS} grants. Use groups.")
+        too_many = f"grants: a document has at most {MAX_GRANTS} grants. Use groups."
+        with AUDIT.failures(user.username, "document.share", document_id):
+            if len(changes) > MAX_GRANTS:
+                raise errors.InvalidParameter(too_many)
+            uuid = _uuid(document_id)
+            async with self.records.transaction() as transaction:
+                found = _existing(await transaction.read(user, uuid, locks=True), uuid)
+                _require(found, Permission.MANAGE)
+                _require_not_trashed(found)
+                facts = [await self._grant(transaction, user, found, change) for change in changes]
+                if await transaction.count_grants(found.id) > MAX_GRANTS:
+                    raise errors.InvalidParameter(too_many)
+        for one in facts:  # an event for each grant, because a long list would be cut
+            AUDIT.record(user.username, "document.share", str(uuid), facts=one)
         return await self.get(user, document_id)
 
-    async def versions(self, user: User, document_id: str) -> Sequence[DocumentVersion]:
+    async def versions(self, user: User, document_id: str) -> Sequence[VersionEntry]:
         """Return the current and the kept former versions, newest first. Raises document_not_found."""
-        return await self.records.versions((await self.get(user, document_id)).id)
+        return await self.records.versions(user, (await self.get(user, document_id)).id)
 
     async def version(self, user: User, document_id: str, version: int) -> tuple[Document, DocumentVersion]:
         """Return a document and one of its versions. Raises document_not_found, document_version_not_found."""
         document = await self.get(user, document_id)
-        return document, await self._version(document, version)
+        return document, await self._version(user, document, version)
 
     async def restore_version(self, user: User, document_id: str, restored: int, *, version: int) -> Document:
         """Save the content of a former version as a new version.
 
         `version` is the version that the caller has read. Raises document_version_not_found, and the errors of `save`.
         """
-        document = await self.get(user, document_id)
-        content = (await self._version(document, restored)).content
-        with AUDIT.event(user.username, "document.save", str(document.uuid), facts={"restored_version": restored}):
+        with AUDIT.event(user.username, "document.save", document_id, facts={"restored_version": restored}):
+            document = await self.get(user, document_id)
+            content = (await self._version(user, document, restored)).content
             async with self.records.transaction() as transaction:
                 found = _existing(await transaction.read(user, document.uuid, locks=True), document.uuid)
                 _require_not_trashed(found)
@@ -264,13 +273,14 @@ class Documents:
     ) -> None:
         """Save a new version, unless it is the same as the current one: a repeated call must not fail."""
         _require(found, Permission.EDIT)
-        if (content, folder) == (found.content, found.folder):
+        is_same = content.is_same(found.content)
+        if is_same and folder == found.folder:
             return
         if version != found.version:
             raise errors.VersionConflict(found.version)
         if folder != found.folder:
             _require(found, Permission.MANAGE)
-        if content == found.content:
+        if is_same:
             await transaction.move(found.id, folder)
             return
         self._require_space((await transaction.usage(found.owner_id)).bytes + content.size_bytes)
@@ -300,34 +310,44 @@ class Documents:
                 " bytes together (`documents.max_bytes_per_user`). Delete some of them for ever."
             )
 
-    async def _grant(self, transaction: DocumentTransaction, user: User, found: Document, change: GrantChange) -> None:
+    async def _grant(
+        self, transaction: DocumentTransaction, user: User, found: Document, change: GrantChange
+    ) -> Mapping[str, str]:
+        """Set or revoke a grant. Return the facts of its audit event."""
         user_id = group_id = None
+        permission = change.permission.value if change.permission else "none"
         if change.user is not None:
-            user_id = await transaction.user_id(self._username_key(change.user))
+            grantee = self._username_key(change.user)
+            user_id, facts = await transaction.user_id(grantee), {"subject_user": grantee, "permission": permission}
             if user_id is None:
-                raise errors.unknown_user(change.user[:150])
+                raise errors.unknown_user(change.user)
             if user_id == found.owner_id:
                 raise errors.InvalidParameter("grants: the owner always has all permissions.")
-        elif change.group is not None:
-            group_id = await transaction.group_id(change.group)
+        else:
+            group = (change.group or "")[: _MAX_GROUP_CHARACTERS + 1]
+            group_id, facts = await transaction.group_id(group), {"subject_group": group, "permission": permission}
             if group_id is None:
-                raise errors.UnknownGroup(change.group[:150])
+                raise errors.UnknownGroup(group)
         if change.permission is None:
             await transaction.revoke(found.id, user_id=user_id, group_id=group_id)
         else:
             await transaction.grant(found.id, change.permission, by=user.username, user_id=user_id, group_id=group_id)
+        return facts
 
     def _username_key(self, name: str) -> str:
+        """Return the key of a user name. Raises unknown_user."""
+        if len(name) > MAX_LENGTH:  # also with surrounding blanks, which `read` ignores
+            raise errors.unknown_user(name[:MAX_LENGTH])
         try:
             return self.usernames.read(name).key
         except errors.InvalidUsername:
-            raise errors.unknown_user(name[:150]) from None
+            raise errors.unknown_user(name) from None
 
-    async def _version(self, document: Document, version: int) -> DocumentVersion:
-        found = await self.records.versions(document.id, version)
-        if not found:
+    async def _version(self, user: User, document: Document, version: int) -> DocumentVersion:
+        found = await self.records.version(user, document.id, version)
+        if found is None:
             raise errors.document_version_not_found(version)
-        return found[0]
+        return found
 
     @asynccontextmanager
     async def _managed(

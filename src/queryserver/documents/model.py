@@ -58,15 +58,20 @@ class DocumentParameter:
         return {"type": self.type, "value": given} if is_plain and typed else given
 
     @property
-    def stored(self) -> Mapping[str, Any]:
-        stored: dict[str, Any] = {"name": self.name, "type": self.type, "default": self.default}
+    def stored(self) -> Mapping[str, str]:
+        """The parameter as it is stored. The default is JSON text, because jsonb does not keep `1e16` apart from
+        `10000000000000000`.
+        """
+        default = None if self.default is None else json.dumps(self.default)
+        stored = {"name": self.name, "type": self.type, "default": default}
         return {name: value for name, value in stored.items() if value is not None}
 
     @classmethod
     def of_stored(cls, stored: Mapping[str, Any]) -> Self:
         """Read a stored parameter. A type unknown to this version becomes None."""
-        kind = stored.get("type")
-        return cls(stored["name"], ParameterType(kind) if kind in tuple(ParameterType) else None, stored.get("default"))
+        kind, default = stored.get("type"), stored.get("default")
+        known = ParameterType(kind) if kind in tuple(ParameterType) else None
+        return cls(stored["name"], known, None if default is None else json.loads(default))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +92,11 @@ class Content:
     def type(self) -> str:
         """The type as in the history: `query-<dialect>`, or `notebook` without a connector."""
         return type_of(self.dialect)
+
+    def is_same(self, other: "Content") -> bool:
+        """Return whether a save would change nothing. Compares defaults as JSON, in which 1, 1.0 and true differ."""
+        own, others = ([one.stored for one in content.parameters] for content in (self, other))
+        return own == others and replace(self, parameters=()) == replace(other, parameters=())
 
     @property
     def size_bytes(self) -> int:
@@ -143,9 +153,23 @@ def _check_parameters(parameters: Sequence[DocumentParameter]) -> None:
         raise InvalidParameter(f"parameters: at most {MAX_PARAMETERS} parameters.")
     if len(set(names)) < len(names):
         raise InvalidParameter("parameters: each name may occur only once.")
+    for one in parameters:
+        _require_short_integers(one)
     if sum(len(json.dumps(one.default)) for one in parameters) > MAX_DEFAULTS_CHARACTERS:
         raise InvalidParameter(f"parameters: at most {MAX_DEFAULTS_CHARACTERS} characters in all defaults together.")
     read_parameters({one.name: one.value(one.default) for one in parameters})
+
+
+def _require_short_integers(parameter: DocumentParameter) -> None:
+    """Raise InvalidParameter for an integer of more than 64 bits, which not all JSON writers and readers support."""
+    left: list[Any] = [parameter.default]
+    while left:
+        value = left.pop()
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
+            raise InvalidParameter(
+                f"parameters: the default of :{parameter.name} must have integers of 64 bits; write others as text."
+            )
+        left += value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
 
 
 def run_parameters(declared: Sequence[DocumentParameter], given: object) -> Parameters | None:
@@ -248,6 +272,16 @@ class DocumentVersion:
 
     version: int
     content: Content
+    modified: datetime
+    modified_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class VersionEntry:
+    """A version in a list."""
+
+    version: int
+    name: str
     modified: datetime
     modified_by: str
 

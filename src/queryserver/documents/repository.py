@@ -19,7 +19,9 @@ from queryserver.documents.model import (
     Grant,
     Permission,
     Summary,
+    VersionEntry,
 )
+from queryserver.errors.base import UserNotFound
 from queryserver.identity.model import User
 from queryserver.platform.database import Connection, Database, Row
 
@@ -91,15 +93,25 @@ update documents set name = $2, description = $3, statement = $4, parameters = $
 where id = $1
 """
 
-_VERSIONS = f"""
-select {_VERSION_COLUMNS} from documents where id = $1 and ($2::integer is null or version = $2)
+# $2: the connectors to which the API token is limited. A former version may be for another connector.
+_VERSIONS = """
+select version, name, modified_at, modified_by from documents
+where id = $1 and ($2::text[] is null or connector = any($2))
 union all
-select {_VERSION_COLUMNS} from document_versions where document_id = $1 and ($2::integer is null or version = $2)
+select version, name, modified_at, modified_by from document_versions
+where document_id = $1 and ($2::text[] is null or connector = any($2))
 order by version desc
+"""
+_VERSION = f"""
+select {_VERSION_COLUMNS} from documents
+where id = $1 and ($2::text[] is null or connector = any($2)) and version = $3
+union all
+select {_VERSION_COLUMNS} from document_versions
+where document_id = $1 and ($2::text[] is null or connector = any($2)) and version = $3
 """
 
 # The row lock serializes the saves of an owner, so that two of them cannot exceed a limit together.
-_LOCK_OWNER = "select from users where id = $1 for no key update"
+_LOCK_OWNER = "select id from users where id = $1 for no key update"
 _USAGE = """
 select count(*) as documents, coalesce(sum(size_bytes + former_bytes), 0)::bigint as bytes
 from documents where owner_id = $1
@@ -167,10 +179,17 @@ class DocumentRecords:
             await connection.execute(_PLAN_FOR_VALUES)
             return [_summary(row) for row in await connection.fetch(sql, *arguments)]
 
-    async def versions(self, document_id: int, version: int | None = None) -> Sequence[DocumentVersion]:
-        """Return the versions of a document, newest first, or only the given one."""
-        rows = await self._database.fetch(_VERSIONS, document_id, version)
-        return [DocumentVersion(row["version"], _content(row), row["modified_at"], row["modified_by"]) for row in rows]
+    async def versions(self, user: User, document_id: int) -> Sequence[VersionEntry]:
+        """Return the versions of a document that the user's API token permits, newest first."""
+        rows = await self._database.fetch(_VERSIONS, document_id, _reached(user))
+        return [VersionEntry(row["version"], row["name"], row["modified_at"], row["modified_by"]) for row in rows]
+
+    async def version(self, user: User, document_id: int, version: int) -> DocumentVersion | None:
+        """Return a version, or None if there is none that the user's API token permits."""
+        row = await self._database.row(_VERSION, document_id, _reached(user), version)
+        if row is None:
+            return None
+        return DocumentVersion(row["version"], _content(row), row["modified_at"], row["modified_by"])
 
     async def dialects(self, owner_id: int) -> Sequence[str | None]:
         """Return the dialects of a user's own documents; None stands for documents without a connector."""
@@ -192,9 +211,13 @@ class DocumentTransaction:
 
     async def read(self, user: User, uuid: UUID, *, locks: bool = False) -> Document | None:
         """Return a document that the user may see. `locks` keeps others from changing it until the transaction ends."""
-        if locks:
-            await self._connection.execute("select from documents where uuid = $1 for update", uuid)
-        row = await self._connection.fetchrow(_READ, user.id, user.is_admin, _reached(user), uuid)
+        arguments = (user.id, user.is_admin, _reached(user), uuid)
+        row = await self._connection.fetchrow(_READ, *arguments)
+        if row is not None and locks:
+            # First the owner, as in the deletion of a user. Otherwise, the two could wait for each other.
+            await self._connection.execute(_LOCK_OWNER, row["owner_id"])
+            await self._connection.execute("select from documents where id = $1 for update", row["id"])
+            row = await self._connection.fetchrow(_READ, *arguments)
         if row is None:
             return None
         grants: Sequence[Row] = ()
@@ -203,8 +226,12 @@ class DocumentTransaction:
         return _document(row, grants)
 
     async def usage(self, owner_id: int) -> Usage:
-        """Lock the owner's saves until the transaction ends, and return what the owner's documents need."""
-        await self._connection.execute(_LOCK_OWNER, owner_id)
+        """Lock the owner's saves until the transaction ends, and return what the owner's documents need.
+
+        Raises UserNotFound if the owner has been deleted.
+        """
+        if await self._connection.fetchval(_LOCK_OWNER, owner_id) is None:
+            raise UserNotFound
         row = await self._connection.fetchrow(_USAGE, owner_id)
         return Usage(row["documents"], row["bytes"]) if row else Usage(0, 0)
 
@@ -230,10 +257,14 @@ class DocumentTransaction:
         await self._connection.execute("delete from documents where id = $1", document_id)
 
     async def user_id(self, username_key: str) -> int | None:
-        return await self._connection.fetchval("select id from users where username_key = $1", username_key)
+        """Return the id of a user, who cannot be deleted until the transaction ends."""
+        return await self._connection.fetchval(
+            "select id from users where username_key = $1 for key share", username_key
+        )
 
     async def group_id(self, name: str) -> int | None:
-        return await self._connection.fetchval("select id from groups where name = $1", name)
+        """Return the id of a group, which cannot be deleted until the transaction ends."""
+        return await self._connection.fetchval("select id from groups where name = $1 for key share", name)
 
     async def grant(
         self, document_id: int, permission: Permission, *, by: str, user_id: int | None, group_id: int | None

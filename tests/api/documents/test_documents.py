@@ -181,6 +181,56 @@ class TestSaves:
         assert about(audited, "document.save")
         assert "orders" not in str(events)
 
+    @pytest.mark.documents(2)
+    async def test_change_of_a_default_from_one_json_type_to_another_is_saved(self, ana: Caller):
+        uuid = (await save(ana, parameters=[{"name": "n", "default": 1}]))["uuid"]
+        for version, default in enumerate([1.0, True, "1", [1], [1.0], [True]], 1):
+            changed = await save(ana, uuid=uuid, version=version, parameters=[{"name": "n", "default": default}])
+            shown = changed["parameters"][0]["default"]
+            assert (changed["version"], json.dumps(shown)) == (version + 1, json.dumps(default))
+
+    @pytest.mark.documents(1)
+    @pytest.mark.parametrize(
+        "default", [1e16, 1e19, 5e-324, -0.0, 2**63 - 1, -(2**63), "1e400", {"type": "decimal", "value": "1" * 38}]
+    )
+    async def test_defaults_keep_their_values(self, ana: Caller, default: Any):
+        uuid = (await save(ana, parameters=[{"name": "n", "default": default}]))["uuid"]
+        shown = (await read(ana, uuid))["parameters"][0]["default"]
+        assert json.dumps(shown) == json.dumps(default)
+
+    @pytest.mark.documents(6)
+    @pytest.mark.parametrize("default", [10**30, [10**30], {"type": "double", "value": 10**30}])
+    @pytest.mark.parametrize("kind", [None, "double", "array"])
+    async def test_long_integers_are_refused(self, ana: Caller, default: Any, kind: str | None):
+        parameter = {"name": "n", "type": kind, "default": default}
+        response = await ana.post_json("documents/save", document={"parameters": [parameter]})
+        assert response.status_code == 400
+        assert await listed(ana) == []
+
+    @pytest.mark.documents(23)
+    async def test_each_grant_has_an_audit_event_that_cannot_be_cut(
+        self, ana: Caller, bob: Caller, audited: list[Event]
+    ):
+        uuid = (await save(ana, name="x"))["uuid"]
+        grants = [
+            {"user": " " * 40 + bob.username.upper(), "permission": "view"},
+            {"user": bob.username, "permission": "none"},
+        ]
+        assert (await share(ana, uuid, *grants)).status_code == 200
+        facts = [(one["subject_user"], one["permission"], one["outcome"]) for one in about(audited, "document.share")]
+        assert facts == [(bob.username, "view", "ok"), (bob.username, "none", "ok")]
+        hidden = await share(ana, uuid, {"user": " " * 40_000 + bob.username, "permission": "edit"})
+        assert verdict(hidden) == (404, -1, "unknown_user")
+        assert (await read(ana, uuid))["grants"] == []
+
+    @pytest.mark.documents(23)
+    async def test_early_refusals_are_audited(self, ana: Caller, audited: list[Event]):
+        uuid = (await save(ana, name="x"))["uuid"]
+        await ana.post("documents/save", operationId=str(uuid4()))
+        await ana.post("documents/restore_version", uuid=uuid, restore=7, version=1)
+        outcomes = [one["outcome"] for one in about(audited, "document.save")]
+        assert outcomes == ["ok", "operation_not_found", "document_version_not_found"]
+
 
 class TestLists:
     @pytest.mark.documents(7)

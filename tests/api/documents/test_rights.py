@@ -1,5 +1,6 @@
 """Who may do what with a document (Contract documents 5)."""
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
@@ -162,6 +163,21 @@ async def test_connector_restriction_hides_documents(ana: Caller, analysts: None
     assert (await save(program, name="x", connector="mysql"))["connector"] == "mysql"
 
 
+@pytest.mark.documents(12)
+async def test_connector_restriction_hides_former_versions(ana: Caller):
+    program, _ = await program_of(ana, connectors=["mysql"])
+    saved = await save(ana, name="kept", connector="hive2", statement="rows 1")
+    uuid = saved["uuid"]
+    changed = await save(ana, uuid=uuid, version=1, connector="mysql", statement="rows 2")
+    versions = (await program.get(f"documents/{uuid}/versions")).json()["versions"]
+    assert [one["version"] for one in versions] == [2]
+    assert verdict(await program.get(f"documents/{uuid}/versions/1")) == (404, -1, "document_version_not_found")
+    refused = await program.post_json("documents/restore_version", uuid=uuid, restore=1, version=2)
+    assert verdict(refused) == (404, -1, "document_version_not_found")
+    assert await read(ana, uuid) == changed
+    assert len((await ana.get(f"documents/{uuid}/versions")).json()["versions"]) == 2
+
+
 @pytest.mark.documents(13)
 async def test_revoked_grants_are_gone_at_the_next_call(api: Api, ana: Caller):
     group = f"g{uuid4().hex}"
@@ -233,3 +249,19 @@ async def test_deleted_users_and_groups_take_documents_and_grants_along(api: Api
     await api.database.execute("delete from groups where name = $1", group)
     assert (await read(ana, kept))["grants"] == []
     assert verdict(await ana.get(f"documents/{gone}")) == (404, -1, "document_not_found")
+
+
+@pytest.mark.documents(18)
+async def test_users_are_deleted_while_their_documents_are_saved(api: Api, bob: Caller):
+    ana = await api.user("ana")
+    uuid = (await save(ana, name="x"))["uuid"]
+    await share(ana, uuid, {"user": bob.username, "permission": "edit"})
+
+    async def change(user: Caller, number: int) -> httpx.Response:
+        return await user.post_json("documents/save", document={"uuid": uuid, "version": 1, "name": f"n{number}"})
+
+    async def delete() -> None:
+        await api.database.execute("delete from users where username = $1", ana.username)
+
+    *answers, _ = await asyncio.gather(*(change(bob, number) for number in range(8)), delete())
+    assert {one.status_code for one in answers if one is not None} <= {200, 404, 409}

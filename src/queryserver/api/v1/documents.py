@@ -9,7 +9,7 @@ from queryserver.api.responses import json_response, model_from, utc_text
 from queryserver.api.routes import PathGroup, failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.requests import documents as requests
-from queryserver.documents.model import Content, Document, DocumentParameter, DocumentVersion, Summary
+from queryserver.documents.model import Content, Document, DocumentParameter, DocumentVersion, Summary, VersionEntry
 from queryserver.errors.base import document_version_not_found
 
 router = PathGroup("documents", prefix="")  # full paths, because a call has an alias below `/notebook`
@@ -46,9 +46,7 @@ async def get_document(uuid: str, user: QueryUser, _: NoFields, documents: Docum
 async def list_document_versions(uuid: str, user: QueryUser, _: NoFields, documents: DocumentsDep) -> Response:
     """List the current version and the former versions that are kept, newest first, without their statements."""
     versions = [
-        wire.DocumentVersionEntry(
-            version=one.version, name=one.content.name, modified=_time(one), modified_by=one.modified_by
-        )
+        wire.DocumentVersionEntry(version=one.version, name=one.name, modified=_time(one), modified_by=one.modified_by)
         for one in await documents.versions(user, uuid)
     ]
     return json_response(wire.DocumentVersionListResponse(versions=versions, status=0))
@@ -244,5 +242,5 @@ def _notebook(document: Document) -> wire.SavedNotebook:
     )
 
 
-def _time(version: DocumentVersion) -> str:
+def _time(version: DocumentVersion | VersionEntry) -> str:
     return utc_text(version.modified) or ""

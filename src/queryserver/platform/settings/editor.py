@@ -308,11 +308,11 @@ class DocumentSettings(Section):
 
     max_per_user: Positive = 10_000
     """Maximum number of documents of one user, including the trash."""
-    text_max_bytes: Positive = MIB
+    text_max_bytes: Annotated[Positive, Field(le=8 * MIB)] = MIB
     """Maximum size of the statement of one document."""
     max_bytes_per_user: Positive = 256 * MIB
     """Maximum total size of the documents of one user, including the trash and former versions."""
-    versions_kept: Count = 20
+    versions_kept: Annotated[Count, Field(le=1000)] = 20
     """Number of former versions that are kept of each document."""
     trash_days: Count = 30
     """Days after which the cleanup deletes documents in the trash."""
