@@ -54,8 +54,9 @@ class ClaimDesk(ABC):
         keeps_session: bool = False,
         sent_ahead: bool = False,
         source_operation: UUID | None = None,
+        target: str | None = None,
     ) -> Claim:
-        """Add a waiting statement for the user number `user`."""
+        """Add a waiting statement for the user number `user`. `target` is the connector of its destination."""
 
     @abstractmethod
     async def look(self, statement_id: UUID) -> Seen:
@@ -135,6 +136,14 @@ class OwnedStatementsContract:
         assert await desk.owned.begin_publishing(taken_over)
         await desk.ask_to_cancel(claim.statement_id)
         assert not await desk.owned.begin_publishing(taken_over)
+
+    @pytest.mark.exports(24)
+    async def test_statement_is_claimed_by_a_process_that_has_its_target_too(self, desk: ClaimDesk) -> None:
+        free = await desk.add(owner=None, target="elsewhere")
+        assert await desk.claim(free) is None
+        assert await desk.orphans() == {}
+        assert await desk.taken() == []
+        assert await desk.taken(connectors=("here", "elsewhere")) == [free.statement_id]
 
     async def test_queue_hands_out_each_statement_once(self, desk: ClaimDesk) -> None:
         added = {(await desk.add(owner=None)).statement_id for _ in range(7)}

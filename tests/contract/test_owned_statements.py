@@ -71,10 +71,12 @@ class MemoryDesk(ClaimDesk):
         keeps_session: bool = False,
         sent_ahead: bool = False,
         source_operation: UUID | None = None,
+        target: str | None = None,
     ) -> Claim:
         ends_at = time.monotonic() + timeout_s
         more: dict[str, Any] = {"connector": connector, "ends_at": ends_at, "source_operation": source_operation}
         more |= {"session_id": session} if session else {}
+        more |= {"destination": {"kind": "table", "connector": target}} if target else {}
         assignment = self.owned.add(
             "x", owner=owner, user_id=user, keeps_session=keeps_session, sent_ahead=sent_ahead, **more
         )
@@ -121,6 +123,7 @@ class DatabaseDesk(ClaimDesk):
         keeps_session: bool = False,
         sent_ahead: bool = False,
         source_operation: UUID | None = None,
+        target: str | None = None,
         warnings: Sequence[str] = (),
     ) -> Claim:
         number = next(_numbers)
@@ -144,6 +147,7 @@ class DatabaseDesk(ClaimDesk):
             keeps_session=keeps_session,
             sent_ahead=sent_ahead,
             source_operation=source_operation,
+            destination={"kind": "table", "connector": target} if target else None,
             parent_uuid="",
             owner=owner,
             limits=EditorSettings.model_construct(max_statements_per_user=10_000),

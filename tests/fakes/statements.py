@@ -198,7 +198,7 @@ class MemoryStatements:
             for one in active
             if not one.sent
             and self._is_claimable(one, owner)
-            and _place(one)[0] in connectors
+            and _reaches(one.assignment, connectors)
             and not any(other.assignment.claim.statement_id == one.assignment.source_operation for other in active)
             and not any(
                 before.assignment.session_id == one.assignment.session_id
@@ -529,7 +529,12 @@ class PlainSealer:
 
 def _is_within(entry: Entry, within: ClaimScope) -> bool:
     one = entry.assignment
-    return one.connector in within.connectors or one.session_id in within.sessions
+    return _reaches(one, within.connectors) or one.session_id in within.sessions
+
+
+def _reaches(one: Assignment, connectors: Collection[str]) -> bool:
+    """Return whether the statement's connector, and that of its destination, are among these."""
+    return {one.connector, (one.destination or {}).get("connector", one.connector)} <= set(connectors)
 
 
 def _place(entry: Entry) -> tuple[str, int]:

@@ -370,6 +370,9 @@ _SOURCE_IS_ACTIVE = """exists (
     where source.id = {alias}.source_operation and source.state in ('waiting', 'running')
 )"""
 
+# Rows that go into an embedded database are written by the process that has it open.
+_REACHES_TARGET = "coalesce({alias}.destination->>'connector' = any({connectors}::text[]), true)"
+
 # Also claims earlier waiting statements of the same session, because the statements of a session run in order.
 CLAIM = f"""
 update statements as orphan set {STATEMENTS.claimed("$1", "orphan")}
@@ -382,7 +385,10 @@ where id in (
         where announced.id = $2
     )
     and state = 'waiting' and {STATEMENTS.may_claim("$1", "orphan")}
-    and (connector = any($3::text[]) or session_id = any($4::bigint[]))
+    and (
+        connector = any($3::text[]) and {_REACHES_TARGET.format(alias="orphan", connectors="$3")}
+        or session_id = any($4::bigint[])
+    )
     and not {_IN_SESSION_OF_ANOTHER}
 returning {ASSIGNMENT}
 """
@@ -395,7 +401,8 @@ where id in (
     select id from statements as orphan
     where {STATEMENTS.active}
         and (
-            connector = any($2::text[]) or session_id = any($3::bigint[])
+            connector = any($2::text[]) and {_REACHES_TARGET.format(alias="orphan", connectors="$2")}
+            or session_id = any($3::bigint[])
             or (sent_at is not null and ($4 or engine_handle is null)) or deadline_at < now() or {_HAS_NO_CONNECTOR}
         )
         and {STATEMENTS.claimable("orphan", me="$1")} and not {_IN_SESSION_OF_ANOTHER}
@@ -434,6 +441,7 @@ with busy as (
         where orphan.connector = users.connector and orphan.user_id = users.user_id
             and state = 'waiting' and sent_at is null and {STATEMENTS.claimable("orphan", me="$1")}
             and not {_IN_SESSION_OF_ANOTHER} and not {_SOURCE_IS_ACTIVE.format(alias="orphan")}
+            and {_REACHES_TARGET.format(alias="orphan", connectors="$2")}
             and not exists (
                 select from statements as before
                 where before.session_id = orphan.session_id and before.history_id < orphan.history_id
@@ -460,6 +468,7 @@ returning {ASSIGNMENT}
 _FREE_FOR_WORKERS = f"""
     state = 'waiting' and sent_at is null and connector = any($2::text[]) and {STATEMENTS.claimable(me="$1")}
     and not {_SOURCE_IS_ACTIVE.format(alias="statements")}
+    and {_REACHES_TARGET.format(alias="statements", connectors="$2")}
 """
 ANY_STATEMENT_WAITS = f"select exists (select from statements where {_FREE_FOR_WORKERS})"
 ANY_FIRST_STATEMENT_WAITS = f"""
