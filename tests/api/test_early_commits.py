@@ -7,8 +7,9 @@ from uuid import UUID, uuid4
 import pytest
 from tests.api.driving import Caller
 
+from queryserver.statements.insertion import insert
 from queryserver.statements.model import NewStatement, RecordedStatement, opaque_token
-from queryserver.statements.repository import StatementRecords, insert
+from queryserver.statements.repository import StatementRecords
 
 
 @pytest.fixture
@@ -52,7 +53,12 @@ def made_durable(monkeypatch: pytest.MonkeyPatch) -> list[UUID]:
     ],
 )
 async def test_only_queries_whose_end_is_awaited_are_sent_early(
-    ana: Caller, recorded: list[NewStatement], made_durable: list[UUID], statement: str, fields, is_early: bool
+    ana: Caller,
+    recorded: list[NewStatement],
+    made_durable: list[UUID],
+    statement: str,
+    fields: dict[str, object],
+    is_early: bool,
 ) -> None:
     body = await ana.execute("postgresql", statement, **fields)
     assert [new.commits_early for new in recorded] == [is_early]

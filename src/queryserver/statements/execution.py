@@ -52,7 +52,7 @@ from queryserver.statements.run_record import (
     storable_text,
 )
 from queryserver.statements.scripts import ScriptRun
-from queryserver.statements.states import StatementState, Truncation
+from queryserver.statements.states import StatementState, Truncation, TruncationReason
 from queryserver.statements.stored_session import StoredSession
 
 log = structlog.get_logger(__name__)
@@ -454,9 +454,7 @@ class Execution:
             spooled = await spool.finish()
         finally:
             await spool.aclose()
-        message, rows, truncated_reason = "", spooled.rows, spooled.truncated_reason
-        if truncated_reason is None and isinstance(session, StoredSession):
-            truncated_reason = session.truncated_reason
+        message, rows, truncated_reason = "", spooled.rows, spooled.truncated_reason or _known_truncation(session)
         if truncated_reason is not None:
             message = Truncation(truncated_reason, assignment.limit_source).message(
                 rows=rows, max_rows=settings.result_max_rows, max_bytes=caps.size_bytes, may_change=may_change()
@@ -556,6 +554,11 @@ class Execution:
 def takes_rows(session: EngineSession) -> bool:
     """Return whether the engine session can run one statement with many rows of parameter values."""
     return isinstance(session, RowsSession) and session.takes_rows
+
+
+def _known_truncation(session: EngineSession) -> TruncationReason | None:
+    """Return why the stored result that the session reads was truncated, if it reads one that was."""
+    return session.truncated_reason if isinstance(session, StoredSession) else None
 
 
 def _token(session: EngineSession, handle: OperationHandle) -> str | None:

@@ -17,6 +17,7 @@ from queryserver.platform.logs import AUDIT
 from queryserver.platform.settings.tree import Settings
 from queryserver.results.segments import Segment
 from queryserver.statements import model, script_repository
+from queryserver.statements.insertion import insert
 from queryserver.statements.model import EndListener, StatementEnd
 from queryserver.statements.rows import (
     END_COLUMNS,
@@ -31,7 +32,6 @@ from queryserver.statements.rows import (
     end_from_row,
     error_position_from_row,
     fields,
-    insert,
     record_from_row,
     reused_from_row,
     status_from_row,

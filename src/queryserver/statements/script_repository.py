@@ -11,7 +11,8 @@ from uuid import UUID
 from queryserver import errors
 from queryserver.platform.database import Connection, Row
 from queryserver.statements import model
-from queryserver.statements.rows import END_COLUMNS, PARTS, RECORD, insert, part_from_row, record_from_row
+from queryserver.statements.insertion import insert
+from queryserver.statements.rows import END_COLUMNS, PARTS, RECORD, part_from_row, record_from_row
 from queryserver.statements.states import StatementState
 
 _LOCK = """
