@@ -72,6 +72,9 @@ class LimitSource(StrEnum):
     """The setting `editor.result_max_rows`."""
 
 
+_INTO = "execute the statement with `into`, which has no such limit: its rows go to a file or a table."
+
+
 @dataclass(frozen=True, slots=True)
 class Truncation:
     reason: TruncationReason
@@ -106,10 +109,10 @@ class Truncation:
         match self.limit_name:
             case "result_max_bytes":
                 prefix += f"a result has at most {max_bytes} bytes on this server (editor.result_max_bytes)."
-                advice = "select fewer columns or rows."
+                advice = f"{_INTO} Or select fewer columns or rows."
             case "result_max_rows":
                 prefix += f"a result has at most {max_rows} rows on this server (editor.result_max_rows)."
-                advice = "run several statements that each select some of the rows."
+                advice = _INTO
             case "default_limit":
                 prefix += "the default limit of this server (editor.default_limit)."
                 advice = f"execute the statement with limit=… (up to {max_rows})."
