@@ -321,6 +321,8 @@ class _ServiceBuilder:
             self.instances,
             self.ownership,
             self.resources,
+            documents=self.documents,
+            exports=self.exporting,
         )
 
     def _metrics_page(self) -> MetricsPage:

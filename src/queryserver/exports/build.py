@@ -1,11 +1,13 @@
 """Builds the services of exports."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 from queryserver.catalog.build import MetadataServices
 from queryserver.connectors.registry import Connectors
 from queryserver.exports.files import FileExports
-from queryserver.exports.model import Destination, FileDestination
+from queryserver.exports.model import FILES, Destination, FileDestination
 from queryserver.exports.submission import ExportSubmissions
 from queryserver.exports.tables import TableDestination, TableExports
 from queryserver.files.build import StorageServices
@@ -28,6 +30,17 @@ class ExportServices:
         if isinstance(destination, TableDestination):
             return self.tables.target(user, destination)
         return self.files.target(destination)
+
+    @staticmethod
+    def restored(stored: Mapping[str, Any], *, path_values: Mapping[str, str]) -> FileDestination | TableDestination:
+        """Return the destination that `stored` has written, with placeholders in its path replaced by values."""
+        if stored["kind"] != FILES:
+            return TableDestination.of_stored(stored)
+        destination = FileDestination.read(stored)
+        path = destination.path
+        for placeholder, value in path_values.items():
+            path = path.replace(placeholder, value)
+        return replace(destination, path=path)
 
 
 def export_services(

@@ -43,6 +43,13 @@ from queryserver.statements.states import LimitSource
 log = structlog.get_logger(__name__)
 
 
+# For a statement that is sent to the engine after all, because the result that it was to reuse is gone.
+_CLEAR_SOURCE = NamedQuery.of(f"""
+update statements set source_operation = null, reused_from = null, reused_sent_at = null
+where {queries.FENCED} and state = 'waiting'
+""")  # noqa: S608 built from a constant
+
+
 class OwnedStatements:
     """Reads and writes statement records for runners.
 
@@ -165,7 +172,7 @@ class OwnedStatements:
 
     async def clear_source(self, claim: Claim) -> bool:
         """Record that the engine answers the statement, because the result that it was to reuse cannot be read."""
-        return await self._update(queries.CLEAR_SOURCE, claim)
+        return await self._update(_CLEAR_SOURCE, claim)
 
     async def mark_running(
         self, claim: Claim, *, checkpoint: EngineCheckpoint | None = None, queued: timedelta | None = timedelta(0)

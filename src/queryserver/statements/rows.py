@@ -382,12 +382,6 @@ where {FENCED} and state = 'waiting' and cancel_requested_at is null
 
 # A statement that was recorded as sent from the start has `sent_at = recorded_at` (ADR 81). Other statements do not,
 # because they are recorded and marked as sent in different transactions.
-# For a statement that is sent to the engine after all, because the result that it was to reuse is gone.
-CLEAR_SOURCE = NamedQuery.of(f"""
-update statements set source_operation = null, reused_from = null, reused_sent_at = null
-where {FENCED} and state = 'waiting'
-""")
-
 TAKE_BACK = NamedQuery.of(f"""
 update statements set sent_at = nullif(sent_at, recorded_at) where {FENCED} and state = 'waiting'
 """)

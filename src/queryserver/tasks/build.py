@@ -11,6 +11,8 @@ from queryserver.connectors.engine_builders import EngineBuilder
 from queryserver.connectors.registry import Connectors
 from queryserver.connectors.repository import ConnectorRepository
 from queryserver.connectors.sources import configured_connectors, read_stored
+from queryserver.documents.documents import Documents
+from queryserver.exports.build import ExportServices
 from queryserver.identity.callers import CallerRepository
 from queryserver.identity.keys import AesSealer, open_keyring
 from queryserver.identity.model import UsernameRule
@@ -97,6 +99,9 @@ def schedule_services(
     instances: Instances,
     ownership: Ownership,
     resources: SharedResources,
+    *,
+    documents: Documents,
+    exports: ExportServices,
 ) -> ScheduleServices:
     """Build the services. Background work starts once `beat.running` and `deliveries.running` are entered."""
     tasks, metrics = settings.desktop.task_server, resources.metrics
@@ -111,6 +116,8 @@ def schedule_services(
         submissions=statements.submissions,
         callers=callers,
         connectors=connectors,
+        documents=documents,
+        exports=exports,
         metrics=metrics,
         run_retention=timedelta(days=settings.retention.tasks_days),
     )
@@ -121,7 +128,7 @@ def schedule_services(
         {DeliveryKind.EMAIL: metrics.emails, DeliveryKind.WEBHOOK: metrics.webhooks},
         mailed_after=timedelta(seconds=tasks.email_after_s) if mails.are_configured and tasks.email_after_s else None,
     )
-    schedules = _schedules(settings, database, callers, connectors, recipients, instances)
+    schedules = _schedules(settings, database, callers, connectors, recipients, instances, documents)
     return ScheduleServices(schedules, beat, deliveries, mails, recipients)
 
 
@@ -157,6 +164,7 @@ def _schedules(
     connectors: Connectors,
     recipients: Recipients,
     instances: Instances,
+    documents: Documents | None = None,
 ) -> Schedules:
     return Schedules(
         records=ScheduleRecords(database),
@@ -168,4 +176,5 @@ def _schedules(
         settings=settings.desktop.task_server,
         time_zone=settings.desktop.time_zone,
         statement_max_bytes=settings.editor.statement_max_bytes,
+        documents=documents,
     )

@@ -346,6 +346,12 @@ class ScheduleDefinition:
     connector: str | None = None
     database: str | None = None
     statement: str | None = None
+    document: str | None = None
+    """UUID of the saved query that runs in place of `statement`, as of the time of each run."""
+    parameters: Any = None
+    """Values of the statement's parameters: a list, or an object. None if there are none."""
+    into: Mapping[str, Any] | None = None
+    """Where the rows go instead of into the result: `given` as sent, and `destination` in its stored form."""
     task: str | None = None
     params: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     cron: str | None = None
@@ -399,6 +405,10 @@ class Schedule:
             "connector": definition.connector,
             "database": definition.database,
             "statement": definition.statement,
+            "document": definition.document,
+            "parameters": definition.parameters,
+            "into": definition.into and definition.into["destination"],
+            "timezone": definition.timezone,
             "task": definition.task,
             "params": dict(definition.params),
             "notify": definition.notify.stored() if definition.notify else None,
@@ -415,6 +425,12 @@ class DueRun:
     job: Mapping[str, Any]
     is_late: bool
     """Whether submission has been failing for so long that the next failure is final."""
+
+    @property
+    def fired_at(self) -> datetime:
+        """The time for which the schedule fired, in the time zone of the schedule."""
+        moment = datetime.fromtimestamp(int(self.fire_id.rsplit(":", 1)[1]) / 1000, UTC)
+        return moment.astimezone(require_zone(self.job.get("timezone") or "UTC"))
 
 
 @dataclass(frozen=True, slots=True)

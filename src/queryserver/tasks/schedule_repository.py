@@ -27,11 +27,11 @@ from queryserver.tasks.repository import submit_with
 
 # Columns with the same name as a definition field. Enumerations and `notify` are converted separately.
 _DEFINITION_FIELDS = (
-    "name", "enabled", "connector", "database", "statement", "task", "params", "cron", "interval_s", "timezone",
-    "expires_at",
+    "name", "enabled", "connector", "database", "statement", "document", "parameters", "into", "task", "params",
+    "cron", "interval_s", "timezone", "expires_at",
 )  # fmt: skip
 COLUMNS = f"""s.id, s.version, s.owner_id, s.next_run_at, s.last_run_at, s.last_status, s.last_statement_id,
-    s.total_runs, {", ".join(f"s.{name}" for name in _DEFINITION_FIELDS)},
+    s.total_runs, {", ".join(f's."{name}"' for name in _DEFINITION_FIELDS)},
     s.kind, s.overlap, s.notify, u.username as owner"""
 SCHEDULES = "schedules s join users u on u.id = s.owner_id"
 _FILTER = "where ($1::bool is null or s.enabled = $1) and ($2::text is null or u.username_key = $2)"
@@ -82,9 +82,10 @@ class ScheduleRecords:
         """Insert a schedule and return its id. Raises NameTaken."""
         names = ("owner_id", "next_run_at", *_columns(definition))
         placeholders = ", ".join(f"${number}" for number in range(1, len(names) + 1))
+        columns = ", ".join(f'"{name}"' for name in names)
         schedule_id = await self._write(
             definition,
-            f"insert into schedules ({', '.join(names)}) values ({placeholders}) returning id",
+            f"insert into schedules ({columns}) values ({placeholders}) returning id",
             owner_id,
             next_run,
             *_columns(definition).values(),
@@ -103,7 +104,7 @@ class ScheduleRecords:
         new_times: bool,
     ) -> bool:
         """Update the schedule. Return False if it no longer has this version. Raises NameTaken."""
-        changes = ", ".join(f"{name} = ${number}" for number, name in enumerate(_columns(definition), 6))
+        changes = ", ".join(f'"{name}" = ${number}' for number, name in enumerate(_columns(definition), 6))
         changed = await self._write(
             definition,
             f"""update schedules set owner_id = $3, {changes}, version = version + 1, changed_at = now(),

@@ -8,12 +8,17 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import structlog
 
 from queryserver import errors
 from queryserver.connectors.registry import Connectors
+from queryserver.documents.documents import Documents
+from queryserver.documents.model import Runnable
+from queryserver.exports.build import ExportServices
+from queryserver.exports.model import Destination
 from queryserver.identity.callers import CallerRepository
 from queryserver.identity.model import User, UsernameRule
 from queryserver.platform.logs import AUDIT
@@ -21,6 +26,7 @@ from queryserver.platform.metrics import Metrics
 from queryserver.platform.roles import Role
 from queryserver.platform.settings.sections import TaskServerSettings
 from queryserver.platform.threads import background, every
+from queryserver.sql.parameters import read_parameters
 from queryserver.statements.submission import Submission, Submissions
 from queryserver.tasks.instances import Instances
 from queryserver.tasks.model import (
@@ -77,6 +83,8 @@ class Schedules:
     settings: TaskServerSettings
     time_zone: str
     statement_max_bytes: int
+    documents: Documents | None = None
+    """None in commands, which do not check whether the owner may run a saved query. Its runs do."""
 
     async def page(
         self, *, enabled: bool | None = None, owner: str | None = None, page: int = 1, limit: int = 1000
@@ -173,6 +181,10 @@ class Schedules:
             raise errors.InvalidParameter("schedule.owner must be an active user.")
         definition = replace(definition, owner=owner[1])
         if definition.kind is ScheduleKind.STATEMENT:
+            if definition.document:
+                await self._require_document(user, definition)
+                if not definition.connector:
+                    return _with_parameters(definition), owner[0]
             if not definition.connector:
                 raise errors.MissingParameter("schedule.connector is required.")
             await self.connectors.at_least(user.connectors_version)
@@ -187,7 +199,17 @@ class Schedules:
             raise errors.InvalidParameter(
                 "schedule.owner must be an administrator, because only administrators can run tasks."
             )
-        return _with_parameters(replace(definition, connector=None, database=None, statement=None)), owner[0]
+        no_statement = replace(definition, connector=None, database=None, statement=None, document=None, into=None)
+        return _with_parameters(replace(no_statement, parameters=None)), owner[0]
+
+    async def _require_document(self, owner: User, definition: ScheduleDefinition) -> None:
+        """Raise InvalidParameter unless the owner may run the saved query with these parameter values."""
+        if self.documents is None:
+            return
+        try:
+            await self.documents.runnable(owner, definition.document or "", definition.parameters)
+        except (errors.NotFound, errors.PermissionDenied, errors.InvalidRequest, errors.Conflict) as error:
+            raise errors.InvalidParameter(f"schedule.document: {error.message}") from None
 
     async def _require_rules(self, definition: ScheduleDefinition) -> None:
         """Check the rules that do not depend on other objects. Raises the errors of `create`."""
@@ -208,8 +230,8 @@ class Schedules:
         require_zone(definition.timezone)
         if definition.cron is not None:
             require_cron(definition.cron)
-        if definition.kind is ScheduleKind.STATEMENT and not (definition.statement or "").strip():
-            raise errors.MissingParameter("schedule.statement is required.")
+        if definition.kind is ScheduleKind.STATEMENT:
+            _require_statement(definition)
         if len((definition.statement or "").encode()) > self.statement_max_bytes:
             raise errors.PayloadTooLarge(
                 f"schedule.statement: above the limit of {self.statement_max_bytes} bytes"
@@ -223,6 +245,17 @@ class Schedules:
                 await self.recipients.require_url(definition.notify.url, "schedule.notify.url")
 
 
+def _require_statement(definition: ScheduleDefinition) -> None:
+    """Raise MissingParameter, InvalidParameter or conflicting_parameters unless there is exactly one thing to run."""
+    has_statement = bool((definition.statement or "").strip())
+    if has_statement and definition.document:
+        raise errors.conflicting_parameters("schedule.document cannot be combined with schedule.statement.")
+    if not (has_statement or definition.document):
+        raise errors.MissingParameter("schedule.statement or schedule.document is required.")
+    if definition.parameters is not None and has_statement:
+        read_parameters(definition.parameters)
+
+
 def _with_parameters(definition: ScheduleDefinition) -> ScheduleDefinition:
     """Return the definition with validated task parameters, including defaults.
 
@@ -233,7 +266,10 @@ def _with_parameters(definition: ScheduleDefinition) -> ScheduleDefinition:
     return replace(definition, params=validate_task(definition.task or "", definition.params)[1].model_dump())
 
 
-_OPTIONAL_FIELDS = {"connector", "database", "statement", "task", "cron", "interval_s", "expires_at", "notify"}
+_OPTIONAL_FIELDS = {
+    "connector", "database", "statement", "document", "parameters", "into", "task", "cron", "interval_s", "expires_at",
+    "notify",
+}  # fmt: skip
 
 
 def _with_changes(before: ScheduleDefinition, changes: Mapping[str, Any], time_zone: str) -> ScheduleDefinition:
@@ -261,6 +297,8 @@ class Beat:
     submissions: Submissions
     callers: CallerRepository
     connectors: Connectors
+    documents: Documents
+    exports: ExportServices
     metrics: Metrics
     run_retention: timedelta
 
@@ -330,23 +368,54 @@ class Beat:
             if await self.runs.queue_task(run):
                 self._count("submitted")
             return
-        await self._require_connector(user, run.job["connector"])
+        if run.job["connector"] is not None:
+            await self._require_connector(user, run.job["connector"])
+        submission, document = await self._submission(user, run)
+        target = self._target(user, run)
         if not await self.runs.may_submit(run.fire_id):
             raise errors.Conflict("The run could not be submitted within a day.")
-        recorded = await self.submissions.submit(
-            user,
-            Submission(
-                connector=run.job["connector"],
-                script=run.job["statement"],
-                database=run.job["database"],
-                idempotency_key=run.fire_id,
-                priority=_SCHEDULE_PRIORITY,
-                run_all=True,
-            ),
-        )
+        if target is not None:
+            submission = replace(submission, destination=target.stored(), run_all=False)
+        check = None if target is None else partial(target.check, user)
+        recorded = await self.submissions.submit(user, submission, check_destination=check)
+        if document is not None and not recorded.is_replay:
+            self.documents.record_run(user, document, recorded.record.status.id)
         # False if another beat has already recorded and counted the run.
         if await self.runs.record_statement(run.fire_id, recorded.record.status.id):
             self._count("submitted")
+
+    async def _submission(self, user: User, run: DueRun) -> tuple[Submission, Runnable | None]:
+        """Return the statement of the run, and its saved query if it has one, as the owner may run it now."""
+        job = run.job
+        submission = Submission(
+            connector=job["connector"],
+            script=job["statement"],
+            database=job["database"],
+            idempotency_key=run.fire_id,
+            priority=_SCHEDULE_PRIORITY,
+            run_all=True,
+        )
+        given = job.get("parameters")
+        if job.get("document") is None:
+            return replace(submission, parameters=None if given is None else read_parameters(given)), None
+        document = await self.documents.runnable(user, job["document"], given)
+        return replace(
+            submission,
+            connector=job["connector"] or document.connector,
+            script=document.statement,
+            database=job["database"] or document.database,
+            parameters=document.parameters,
+            parent_uuid=str(document.uuid),
+        ), document
+
+    def _target(self, user: User, run: DueRun) -> Destination | None:
+        """Return the destination of the rows, in whose path `{date}` and `{time}` are those of the fire."""
+        stored = run.job.get("into")
+        if stored is None:
+            return None
+        fired = run.fired_at
+        values = {"{date}": f"{fired:%Y-%m-%d}", "{time}": f"{fired:%H%M%S}"}
+        return self.exports.target(user, self.exports.restored(stored, path_values=values))
 
     async def _require_connector(self, user: User, key: str) -> None:
         """Raise _PermanentFailure unless the owner may use exactly this connector.

@@ -2644,6 +2644,9 @@ class Schedule(TypedDict):
     connector: str | None
     database: str | None
     statement: str | None
+    document: str | None
+    parameters: Any
+    into: dict[str, Any] | None
     task: str | None
     params: dict[str, Any]
     cron: str | None

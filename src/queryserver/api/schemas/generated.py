@@ -2699,6 +2699,9 @@ class Schedule(WireModel):
     connector: str | None
     database: str | None
     statement: str | None
+    document: str | None
+    parameters: Any
+    into: dict[str, Any] | None
     task: str | None
     params: dict[str, Any]
     cron: str | None

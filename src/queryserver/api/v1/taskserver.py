@@ -23,6 +23,7 @@ from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.requests import platform as requests
 from queryserver.api.v1.storage.dependencies import FilesWriter, NoStorageFields, storage_group
 from queryserver.errors.base import InsufficientScope, MissingParameter, schedule_not_found, smtp_not_configured
+from queryserver.exports.model import FILES
 from queryserver.identity.model import Scope, User
 from queryserver.tasks.instances import Instance
 from queryserver.tasks.model import Schedule, ScheduleKind, Task, TaskFilter
@@ -235,8 +236,12 @@ async def _require_scope(
 ) -> None:
     """Raise InsufficientScope if the call concerns a scheduled statement and the API token lacks `Scope.QUERY`.
 
-    Scheduled statements run as their owner, without the restrictions of the API token.
+    Scheduled statements run as their owner, without the restrictions of the API token. So an export to files also
+    requires `Scope.FILES_WRITE`.
     """
+    into = given.get("into")
+    if into and into["destination"]["kind"] == FILES and not user.has_scope(Scope.FILES_WRITE):
+        raise InsufficientScope(Scope.FILES_WRITE)
     if user.has_scope(Scope.QUERY):
         return
     kinds = {given.get("kind")}
@@ -266,6 +271,9 @@ def schedule_body(found: Schedule) -> wire.Schedule:
         connector=definition.connector,
         database=definition.database,
         statement=definition.statement,
+        document=definition.document,
+        parameters=definition.parameters,
+        into=definition.into and definition.into["given"],
         task=definition.task,
         params=dict(definition.params),
         cron=definition.cron,

@@ -24,6 +24,7 @@ from queryserver.api.schemas.fields import (
     Nested,
     OptionalText,
     PageSize,
+    ParametersField,
     ShortArray,
     Text,
     any_of,
@@ -37,6 +38,7 @@ from queryserver.api.schemas.fields import (
     requires,
     word_list_pattern,
 )
+from queryserver.api.schemas.requests.destinations import DestinationFields
 from queryserver.api.schemas.requests.editor import BigNumbersField
 from queryserver.errors.base import too_many_ids
 from queryserver.identity.model import Scope
@@ -421,6 +423,15 @@ class ScheduleFields(Fields):
     statement: BlankableText = Field(
         default=None, description="Statement to run, or a script, which runs up to the first failed statement."
     )
+    document: BlankableText = Field(
+        default=None, description="UUID of a saved query, which runs in place of `statement` as of the time of the run."
+    )
+    parameters: ParametersField = None
+    into: JsonWithNulls[DestinationFields] | None = Field(
+        default=None,
+        description="Where the rows go, as `into` of execute. In `path`, `{date}` and `{time}` are the date and time"
+        " for which the schedule fired, such as `2025-01-31` and `023000`.",
+    )
     task: BlankableText = Field(default=None, description="Name of the task to run.")
     params: JsonWithNulls[Mapping[str, Any]] | None = Field(default=None, description="Parameters of the task.")
     cron: BlankableText = Field(
@@ -451,6 +462,9 @@ class ScheduleFields(Fields):
             members["notify"] = self.notify.notify
         if self.params is not None:
             members["params"] = dict(self.params)
+        if self.into is not None:
+            sent = self.into.model_dump(mode="json", exclude_unset=True)
+            members["into"] = {"given": sent, "destination": dict(self.into.requested().stored())}
         return members
 
 

@@ -1,0 +1,140 @@
+"""Schedules that run saved queries with parameters, and export their rows (Contract platform 10.7)."""
+
+import datetime as dt
+from typing import Any
+from uuid import UUID
+
+import pytest
+from tests.api.documents.calls import save, share
+from tests.api.driving import Api, Caller, verdict
+from tests.api.storage.conftest import Files
+
+from queryserver.statements.states import ACTIVE
+
+
+async def scheduled(root: Caller, name: str, **members: Any) -> dict[str, Any]:
+    """Create a schedule that fires once a day at 02:30 in Auckland; return it."""
+    given = {"name": name, "kind": "statement", "cron": "30 2 * * *", "timezone": "Pacific/Auckland", **members}
+    response = await root.post_json("taskserver/schedules/new", schedule=given)
+    assert response.status_code == 200, response.text
+    return response.json()["schedule"]
+
+
+async def fired(api: Api, schedule_id: int, due: str) -> dict[str, Any]:
+    """Fire the schedule as if it had been due at this time, and wait for its end; return the run."""
+    beat, database = api.services.scheduling.beat, api.database
+    moment = dt.datetime.fromisoformat(due)
+    await database.execute("update schedules set next_run_at = $2 where id = $1", schedule_id, moment)
+    await beat.fire()
+    run = await database.row("select * from schedule_runs where schedule_id = $1 order by due_at desc", schedule_id)
+    assert run is not None
+    if run["statement_id"] is not None:
+        reader = api.services.statements.reader
+        user = await api.services.accounts.directory.user(run["owner_id"])
+        assert user is not None
+        status = await reader.status(user, run["statement_id"], wait_s=60)
+        assert status.state not in ACTIVE
+    await beat.record_ends()
+    ended = await database.row("select * from schedule_runs where fire_id = $1", run["fire_id"])
+    assert ended is not None
+    return dict(ended)
+
+
+@pytest.fixture
+async def root(api: Api) -> Caller:
+    return await api.user("root", admin=True)
+
+
+class TestExports:
+    @pytest.mark.platform(114)
+    async def test_a_saved_query_is_exported_to_a_file_with_the_date_of_the_run(
+        self, api: Api, root: Caller, ana: Caller, files: Files, folder: str
+    ):
+        parameters = [{"name": "least", "type": "bigint", "default": 1}, {"name": "word", "type": "varchar"}]
+        statement = "SELECT range AS n, :word AS word FROM range(5) WHERE range >= :least"
+        document = await save(ana, name="Nightly", statement=statement, connector="duckdb", parameters=parameters)
+        into = {"path": f"file:///{folder}/orders-{{date}}-{{time}}.csv"}
+        schedule = await scheduled(
+            root,
+            f"nightly {folder}",
+            owner=ana.username,
+            document=document["uuid"],
+            parameters={"word": "x"},
+            into=into,
+        )
+        shown = {name: schedule[name] for name in ("document", "statement", "connector", "parameters", "into")}
+        assert shown == {
+            "document": document["uuid"], "statement": None, "connector": None, "parameters": {"word": "x"},
+            "into": into,
+        }  # fmt: skip
+        # 02:30 of February 1 in Auckland
+        run = await fired(api, schedule["id"], "2025-01-31T13:30:00+00:00")
+        assert (run["status"], run["message"]) == ("finished", "")
+        written = files.root / folder / "orders-2025-02-01-023000.csv"
+        assert written.read_text() == "n,word\n1,x\n2,x\n3,x\n4,x\n"
+        history = (await ana.history())["history"][0]
+        assert (history["uuid"], history["data"]["rows"]) == (str(run["statement_id"]), 1)
+        # The next run uses the query as it is then.
+        await save(ana, uuid=document["uuid"], version=document["version"], statement="SELECT :word AS w, :least AS l")
+        run = await fired(api, schedule["id"], "2025-02-01T13:30:00+00:00")
+        assert run["status"] == "finished", run["message"]
+        written = files.root / folder / "orders-2025-02-02-023000.csv"
+        assert written.read_text() == "w,l\nx,1\n"
+
+    async def test_the_rows_of_a_statement_go_into_a_table(self, api: Api, root: Caller, ana: Caller):
+        into = {"connector": "postgresql", "table": "scheduled_rows", "if_exists": "replace"}
+        schedule = await scheduled(
+            root,
+            "into table",
+            owner=ana.username,
+            connector="duckdb",
+            statement="SELECT range AS n FROM range(?)",
+            parameters=[3],
+            into=into,
+        )
+        for due in ("2025-01-31T13:30:00+00:00", "2025-02-01T13:30:00+00:00"):
+            run = await fired(api, schedule["id"], due)
+            assert (run["status"], run["message"]) == ("finished", "")
+        rows = await ana.result("postgresql", "SELECT count(*), max(n) FROM scheduled_rows")
+        assert rows["data"] == [[3, 2]]
+
+    @pytest.mark.platform(115)
+    async def test_runs_have_the_rights_of_the_owner_at_that_time(
+        self, api: Api, root: Caller, ana: Caller, bob: Caller
+    ):
+        document = await save(ana, name="Shared", statement="SELECT 1 AS n", connector="duckdb")
+        members = {"owner": bob.username, "document": document["uuid"]}
+        refused = await root.post_json(
+            "taskserver/schedules/new", schedule={"name": "foreign", "kind": "statement", "interval_s": 3600, **members}
+        )
+        assert verdict(refused) == (400, -1, "invalid_parameter")
+        granted = await share(ana, document["uuid"], {"user": bob.username, "permission": "run"})
+        assert granted.status_code == 200, granted.text
+        schedule = await scheduled(root, "foreign", **members)
+        run = await fired(api, schedule["id"], "2025-01-31T13:30:00+00:00")
+        assert (run["status"], run["message"]) == ("finished", "")
+        owner = await api.database.value("select user_id from statements where id = $1", UUID(str(run["statement_id"])))
+        assert owner == run["owner_id"]
+        revoked = await share(ana, document["uuid"], {"user": bob.username, "permission": "none"})
+        assert revoked.status_code == 200
+        run = await fired(api, schedule["id"], "2025-02-01T13:30:00+00:00")
+        assert (run["status"], run["statement_id"]) == ("failed", None)
+        assert "does not exist" in run["message"]
+
+
+@pytest.mark.platform(116)
+@pytest.mark.parametrize(
+    ("members", "code"),
+    [
+        ({"statement": "SELECT 1", "document": "6f1c2b3a-0000-4000-8000-000000000000"}, "conflicting_parameters"),
+        ({}, "missing_parameter"),
+        ({"document": "6f1c2b3a-0000-4000-8000-000000000000"}, "invalid_parameter"),
+        ({"statement": "SELECT 1", "parameters": [{"type": "odd", "value": 1}]}, "invalid_parameter"),
+        ({"statement": "SELECT 1", "into": {"format": "csv"}}, "missing_parameter"),
+        ({"statement": "SELECT 1", "into": {"path": "file:///x.csv", "table": "t"}}, "missing_parameter"),
+    ],
+    ids=["both", "neither", "unknown", "parameters", "path", "table"],
+)
+async def test_bad_members_are_refused(root: Caller, members: dict[str, Any], code: str):
+    given = {"name": "bad", "kind": "statement", "connector": "duckdb", "interval_s": 3600, **members}
+    assert verdict(await root.post_json("taskserver/schedules/new", schedule=given)) == (400, -1, code)
