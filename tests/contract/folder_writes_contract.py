@@ -1,6 +1,7 @@
 """The contract of folders that appear with all their files at once, for each store (Contract exports 5)."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import TypeAlias
 from uuid import uuid4
@@ -14,7 +15,17 @@ from tests.refusals import raises_code
 from queryserver.errors.files import InvalidPath
 from queryserver.files.access import Caller, StorageAudit, Stores
 from queryserver.files.folder_writes import ExportFiles, part_name
-from queryserver.files.model import ExtensionRules, PathReader, Scheme, StoragePath, staged_folder_name
+from queryserver.files.model import (
+    ExtensionRules,
+    KeyState,
+    PathReader,
+    Scheme,
+    StoragePath,
+    Transfer,
+    TransferKey,
+    TransferKind,
+    staged_folder_name,
+)
 from queryserver.files.moves import Moves, Transfers, final_body
 from queryserver.files.protocol import FileSystem, Storage
 from queryserver.files.repository import OperationRecords, TransferRecords
@@ -74,8 +85,8 @@ class FolderWritesContract(StorageBasis):
         moves = Moves(stores, ExtensionRules(), transfers, given.access.orphans, audit)
         return lambda: ExportFiles(given.access, moves, User(user_id, "alice", rights=EVERY_STORE), "")
 
-    async def fill(self, files: ExportFiles, path: str, parts: Sequence[bytes], *, overwrite: bool = False) -> None:
-        async with files.write_folder(path, "csv", overwrite=overwrite) as folder:
+    async def fill(self, files: ExportFiles, path: str, parts: Sequence[bytes]) -> None:
+        async with files.write_folder(path, "csv") as folder:
             for number, part in enumerate(parts):
                 async with folder.file(part_name(number, "csv")) as sink:
                     for start in range(0, len(part), MIB):
@@ -86,7 +97,7 @@ class FolderWritesContract(StorageBasis):
         self, file_system: FileSystem, storage: Storage, base: str, exports: ExportsOpener
     ):
         parts = [b"one", b"", bytes(range(256)) * 4096 * 7]
-        async with exports().write_folder(f"{shown(file_system.scheme, base)}/out", "csv", overwrite=False) as folder:
+        async with exports().write_folder(f"{shown(file_system.scheme, base)}/out", "csv") as folder:
             for number, part in enumerate(parts):
                 async with folder.file(part_name(number, "csv")) as sink:
                     for start in range(0, len(part), MIB):
@@ -103,7 +114,7 @@ class FolderWritesContract(StorageBasis):
         self, file_system: FileSystem, storage: Storage, base: str, exports: ExportsOpener
     ):
         async def fail() -> None:
-            async with exports().write_folder(path, "csv", overwrite=False) as folder:
+            async with exports().write_folder(path, "csv") as folder:
                 async with folder.file(part_name(0, "csv")) as sink:
                     await sink.send(b"x" * MIB)
                 async with folder.file(part_name(1, "csv")) as sink:
@@ -119,21 +130,33 @@ class FolderWritesContract(StorageBasis):
         await storage.mkdir(base)
 
     @pytest.mark.exports(14)
-    async def test_only_folders_of_parts_are_replaced(
+    async def test_existing_folder_is_refused_and_kept(
         self, file_system: FileSystem, storage: Storage, base: str, exports: ExportsOpener
     ):
         path = f"{shown(file_system.scheme, base)}/out"
-        await self.fill(exports(), path, [b"a", b"b", b"c"])
+        await self.fill(exports(), path, [b"a", b"b"])
         with raises_code("already_exists"):
-            await self.fill(exports(), path, [b"d"])
-        await self.fill(exports(), path, [b"d"], overwrite=True)
-        assert await names(storage, f"{base}/out") == [part_name(0, "csv")]
-        assert await content(storage, f"{base}/out/{part_name(0, 'csv')}") == b"d"
-        await put(storage, f"{base}/out/mine.csv")
-        with raises_code("already_exists"):
-            await self.fill(exports(), path, [b"e"], overwrite=True)
-        assert await content(storage, f"{base}/out/{part_name(0, 'csv')}") == b"d"
+            await self.fill(exports(), path, [b"c"])
+        assert await names(storage, f"{base}/out") == [part_name(0, "csv"), part_name(1, "csv")]
+        assert await content(storage, f"{base}/out/{part_name(0, 'csv')}") == b"a"
         assert await names(storage, base) == ["out"]
+
+    @pytest.mark.exports(14)
+    async def test_folder_of_which_a_part_was_removed_does_not_appear(
+        self, file_system: FileSystem, storage: Storage, base: str, exports: ExportsOpener
+    ):
+        """The sweep of another process removes the parts of a process that was held for long."""
+
+        async def lose_a_part() -> None:
+            async with exports().write_folder(f"{shown(file_system.scheme, base)}/out", "csv") as folder:
+                for number in range(2):
+                    async with folder.file(part_name(number, "csv")) as sink:
+                        await sink.send(b"x")
+                await storage.delete(f"{folder.staging.path.path}/{part_name(0, 'csv')}", recursive=False)
+
+        with raises_code("storage_error"):
+            await lose_a_part()
+        assert await names(storage, base) == []
 
     @pytest.mark.exports(10)
     async def test_sweep_removes_the_staged_folder_of_a_dead_process(
@@ -157,3 +180,37 @@ class FolderWritesContract(StorageBasis):
         reader = PathReader([file_system.scheme], ozone_services=("om",))
         with pytest.raises(InvalidPath):
             reader.read(f"{shown(file_system.scheme, 'om/tests/one')}/{staged_folder_name()}/part-00000.csv")
+
+
+class MovedFoldersContract(FolderWritesContract):
+    """For stores that cannot rename folders, in which the parts are moved."""
+
+    @pytest.mark.exports(14)
+    async def test_unfinished_move_to_the_folder_is_undone_first(
+        self, file_system: FileSystem, storage: Storage, base: str, exports: ExportsOpener, database: Database
+    ):
+        """Otherwise its later rollback would delete the new parts, which have the same names and sizes."""
+        scheme, part = file_system.scheme, part_name(0, "csv")
+        await put(storage, f"{base}/former/{part}")
+        await put(storage, f"{base}/out/{part}")
+        entry = await storage.stat(f"{base}/former/{part}")
+        dead = Ownership(database, lease=timedelta(hours=1))
+        await dead.beat(Role.SERVER, Load())
+        user_id = await database.value("select id from users where username = 'alice'")
+        source, target = StoragePath(scheme, f"{base}/former"), StoragePath(scheme, f"{base}/out")
+        records = TransferRecords(database)
+        claimed = await records.begin(Transfer(user_id, USER, TransferKind.MOVE, source, target), owner=dead.id)
+        assert claimed is not None
+        folder = await storage.stat(f"{base}/former")
+        keys = [
+            TransferKey(0, replace(folder, path=""), KeyState.COPIED),
+            TransferKey(1, replace(entry, path=part), KeyState.COPIED),
+        ]
+        await records.add_keys(claimed.claim, keys)
+        with raises_code("operation_in_progress"):
+            await self.fill(exports(), f"{shown(scheme, base)}/out", [b"y"])
+        await database.execute("update instances set alive_until = now() - interval '1 s' where id = $1", dead.id)
+        await self.fill(exports(), f"{shown(scheme, base)}/out", [b"y"])
+        assert await content(storage, f"{base}/out/{part}") == b"y"
+        unfinished = "select count(*) from storage_transfers where ended_at is null"
+        assert await database.value(unfinished) == 0

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
-from tests.contract.folder_writes_contract import FolderWritesContract
+from tests.contract.folder_writes_contract import FolderWritesContract, MovedFoldersContract
 from tests.contract.statement_files_contract import OwnersOfFilesContract, StatementFilesContract
 from tests.contract.storage_basis import USER, names
 from tests.contract.storage_facts import AWKWARD_NAMES, StorageFacts
@@ -39,7 +39,7 @@ class TestLocalRoot(StatementFilesContract, OwnersOfFilesContract, FolderWritesC
         await file_system.close()
 
 
-class TestMemory(StatementFilesContract, FolderWritesContract):
+class TestMemory(StatementFilesContract, MovedFoldersContract):
     facts = StorageFacts("memory", place="bucket")
 
     @pytest.fixture
@@ -49,7 +49,7 @@ class TestMemory(StatementFilesContract, FolderWritesContract):
 
 
 @pytest.mark.engine("s3")
-class TestS3(StatementFilesContract, FolderWritesContract):
+class TestS3(StatementFilesContract, MovedFoldersContract):
     facts = StorageFacts("S3", place="statements")
 
     @pytest.fixture
@@ -63,7 +63,7 @@ class TestS3(StatementFilesContract, FolderWritesContract):
 
 
 @pytest.mark.engine("azurite")
-class TestFlatAzure(StatementFilesContract, FolderWritesContract):
+class TestFlatAzure(StatementFilesContract, MovedFoldersContract):
     facts = StorageFacts("ABFS", place="statements")
 
     @pytest.fixture

@@ -261,6 +261,10 @@ class MemoryStatements:
         _write_lines(entry, len(entry.lines), [line])
         return self._answered("retry")
 
+    async def may_publish(self, claim: Claim) -> bool:
+        entry = await self._mine("may_publish", claim)
+        return entry is not None and not entry.cancel_requested and self._answered("may_publish")
+
     async def begin_publishing(self, claim: Claim) -> bool:
         entry = await self._mine("begin_publishing", claim)
         if entry is None or entry.cancel_requested:

@@ -60,6 +60,7 @@ def export_services(
         statements.result_reader,
         users,
         threads.exporting,
+        statements.runner.owned.may_publish,
         is_enabled=settings.desktop.enable_download,
     )
     submissions = ExportSubmissions(

@@ -2,10 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import aclosing, asynccontextmanager, closing
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -23,7 +24,7 @@ from queryserver.identity.model import Scope, User
 from queryserver.identity.users import UserDirectory
 from queryserver.imports.session import read_ahead
 from queryserver.statements.job_session import JobReport
-from queryserver.statements.model import Assignment
+from queryserver.statements.model import Assignment, Claim
 from queryserver.statements.result_reader import ResultReader
 
 MAX_PARTS = 10_000
@@ -40,24 +41,19 @@ class FileExports:
     reader: ResultReader
     users: UserDirectory
     threads: Executor
+    may_publish: Callable[[Claim], Awaitable[bool]]
     is_enabled: bool = True
 
     def target(self, destination: FileDestination) -> "FileTarget":
         """Return the destination with its path in normal form. Raises the errors of `PathReader.read`."""
         return FileTarget(self, replace(destination, path=str(self.access.stores.path(destination.path))))
 
-    def files(self, user: User, operation_id: str = "") -> ExportFiles:
-        """Return the access to stores with the user's rights. Raises download_disabled, InsufficientScope."""
-        require_download(user, is_enabled=self.is_enabled)
-        if not user.has_scope(Scope.FILES_WRITE):
-            raise InsufficientScope(Scope.FILES_WRITE)
-        return ExportFiles(self.access, self.moves, user, operation_id)
-
     async def check(self, user: User, destination: FileDestination) -> None:
-        """Check the target before the statement is recorded. Raises the errors of `write`."""
-        files = self.files(user)
+        """Check rights and target. Raises download_disabled, InsufficientScope, and the errors of `write`."""
+        self._require_rights(user)
+        files = ExportFiles(self.access, self.moves, user)
         if destination.is_split:
-            await files.require_new_folder(destination.path, destination.extension, overwrite=destination.replace)
+            await files.require_new_folder(destination.path, destination.extension)
         else:
             await files.require_new_file(destination.path, overwrite=destination.replace)
 
@@ -67,17 +63,38 @@ class FileExports:
         destination = FileDestination.read(assignment.destination or {})
         user = await present_rights(self.users, user)
         await self.check(user, destination)
-        claim = assignment.claim
-        files = self.files(user, str(claim.operation_id or claim.statement_id))
         known, total = list[pa.Schema](), None
         if assignment.source_operation is not None:
             status, _, _ = await self.reader.overview(user, assignment.source_operation)
             known = [schema async for schema in self.reader.schemas(status.id, status.rows)]
             total = status.rows
+        yield FileRows(partial(self._files, assignment, user), destination, self.threads, known, total)
+
+    @asynccontextmanager
+    async def _files(
+        self, assignment: Assignment, user: User, on_published: Callable[[], object]
+    ) -> AsyncGenerator[ExportFiles]:
+        """Open the access to stores, with the rights that the user has now: rows may arrive hours after `open`."""
+        user, claim = await present_rights(self.users, user), assignment.claim
+        self._require_rights(user)
+
+        async def require_claim() -> None:
+            if not await self.may_publish(claim):
+                raise errors.OutcomeUnknown("The export was canceled, or another server has taken it over.")
+
+        operation_id = str(claim.operation_id or claim.statement_id)
+        files = ExportFiles(
+            self.access, self.moves, user, operation_id, require_claim=require_claim, on_published=on_published
+        )
         try:
-            yield FileRows(files, destination, self.threads, known, total)
+            yield files
         finally:
             await files.end()
+
+    def _require_rights(self, user: User) -> None:
+        require_download(user, is_enabled=self.is_enabled)
+        if not user.has_scope(Scope.FILES_WRITE):
+            raise InsufficientScope(Scope.FILES_WRITE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +118,13 @@ class FileTarget:
 
 @dataclass(slots=True)
 class FileRows:
-    """Implements `RowSink` for files of one export.
+    """Implements `RowSink` for files of one export. `open_files` opens the access to the stores; its argument is called
+    once all files are visible.
 
     `known` are the types of all batches, and `total` is the number of rows, where they are known in advance.
     """
 
-    files: ExportFiles
+    open_files: Callable[[Callable[[], object]], AbstractAsyncContextManager[ExportFiles]]
     destination: FileDestination
     threads: Executor
     known: Sequence[pa.Schema] = ()
@@ -120,20 +138,25 @@ class FileRows:
         run = asyncio.get_running_loop().run_in_executor
         encoders = await run(self.threads, FileEncoders, tuple(columns), self.destination.form, self.known)
         self._counts = _Counts(report, self.total)
-        path, overwrite = self.destination.path, self.destination.replace
+        path = self.destination.path
         report.lines.append(f"Writing to {path}.")
-        rows = _Rows(batches, self.threads)
-        async with aclosing(rows):
+
+        def summary() -> ExportSummary:
+            counts = self._counts
+            return ExportSummary(counts.rows, schema_text(columns), counts.size_bytes, counts.files, path)
+
+        def succeed() -> None:
+            report.summary = summary().batch
+            report.lines.append(f"Wrote {self._counts.rows} rows to {path} ({self._counts.size_bytes} bytes).")
+
+        async with self.open_files(succeed) as files, aclosing(_Rows(batches, self.threads)) as rows:
             if self.destination.is_split:
-                folder = self.files.write_folder(path, self.destination.extension, overwrite=overwrite)
-                async with folder as new_folder:
-                    await self._write_parts(new_folder, encoders, rows)
+                async with files.write_folder(path, self.destination.extension) as folder:
+                    await self._write_parts(folder, encoders, rows)
             else:
-                async with self.files.write(path, overwrite=overwrite) as sink:
+                async with files.write(path, overwrite=self.destination.replace) as sink:
                     await self._write_file(sink, encoders, rows)
-        counts = self._counts
-        report.lines.append(f"Wrote {counts.rows} rows to {path} ({counts.size_bytes} bytes).")
-        return ExportSummary(counts.rows, schema_text(columns), counts.size_bytes, counts.files, path)
+        return summary()
 
     async def _write_parts(self, folder: NewFolder, encoders: FileEncoders, rows: "_Rows") -> None:
         while self._counts.files == 0 or await rows.has_more():

@@ -151,6 +151,10 @@ def completed_destination(destination: FileDestination, *, format_name: str | No
     kind = named if format_name is None else DownloadFormat(format_name)
     if kind is None:
         raise MissingParameter("format is required, because the name does not end with the extension of a format.")
+    if destination.is_split and destination.replace:
+        raise InvalidParameter(
+            "if_exists: a folder of part files cannot be replaced. Choose a path that does not exist."
+        )
     compression = destination.compression or packed
     if kind is DownloadFormat.XLSX and compression not in {"", "none"}:
         raise InvalidParameter("compression: xlsx files are always compressed; use none.")

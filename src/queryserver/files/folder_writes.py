@@ -5,8 +5,8 @@ folder of the file browser in a store that cannot rename folders. A record in `u
 remove the folder after a crash.
 """
 
-import re
-from collections.abc import AsyncGenerator, Callable
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from functools import partial
 from uuid import uuid4
@@ -18,8 +18,8 @@ from queryserver.engines.external_data import FileSink
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.files import PathNotFound
 from queryserver.files.access import Location
-from queryserver.files.model import Transfer, TransferKind, staged_folder_name
-from queryserver.files.moves import Moves, can_rename
+from queryserver.files.model import FileStatus, Transfer, TransferKind, staged_folder_name
+from queryserver.files.moves import Moves
 from queryserver.files.operations import Progress
 from queryserver.files.statement_files import (
     CallerFiles,
@@ -29,11 +29,11 @@ from queryserver.files.statement_files import (
     require_new_name,
 )
 from queryserver.identity.model import Scope, User
+from queryserver.platform.threads import settled
 
 log = structlog.get_logger(__name__)
 
 _WRITE = "statement.write"
-_PART = re.compile(r"part-[0-9]{5}\.[a-z.]+")
 
 
 def part_name(number: int, extension: str) -> str:
@@ -47,28 +47,63 @@ class NewFolder:
     def __init__(
         self, staging: Location, store: Callable[[Location, str], AbstractAsyncContextManager[FileBody]]
     ) -> None:
-        self._staging = staging
+        self.staging = staging
         self._store = store
-        self.size_bytes = 0
+        self._sizes: dict[str, int] = {}
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(self._sizes.values())
 
     @asynccontextmanager
     async def file(self, name: str) -> AsyncGenerator[FileSink]:
         """Write one file of the folder."""
-        async with self._store(self._staging.at(self._staging.path.child(name)), name) as body:
+        async with self._store(self.staging.at(self.staging.path.child(name)), name) as body:
             yield body
-        self.size_bytes += body.size_bytes
+        self._sizes[name] = body.size_bytes
+
+    async def require_whole(self) -> None:
+        """Check that all files are still there. Another process may have removed them if this one was held for long.
+
+        Raises StorageError.
+        """
+        found: dict[str, int] = {}
+        async with aclosing(self.staging.storage.list_directory(self.staging.path.path)) as batches:
+            async for batch in batches:
+                found |= {entry.name: entry.size_bytes for entry in batch.entries}
+        if found != self._sizes:
+            raise errors.StorageError("Files of the export were removed before it was complete.")
+
+
+async def _may_always_publish() -> None:
+    """Allow publishing: for checks, which publish nothing."""
 
 
 class ExportFiles(CallerFiles):
     """The file access of a statement whose rows go into files, which also creates folders.
 
+    `require_claim` is awaited before anything becomes visible, and raises an error if the statement is no longer this
+    process's. `on_published` is called as soon as everything is visible. From then on, the export has succeeded.
+
     The size limit of uploads does not apply to files that the server makes. Quotas and the free space of the disk do.
     """
 
-    def __init__(self, access: StatementFileAccess, moves: Moves, user: User, operation_id: str) -> None:
+    def __init__(
+        self,
+        access: StatementFileAccess,
+        moves: Moves,
+        user: User,
+        operation_id: str = "",
+        *,
+        require_claim: Callable[[], Awaitable[None]] = _may_always_publish,
+        on_published: Callable[[], object] = lambda: None,
+    ) -> None:
         super().__init__(access, user, operation_id, may_write=True)
         self._max_bytes = None
         self._moves = moves
+        self._require_claim = require_claim
+        self._on_published = on_published
+        self._is_staging = False
 
     async def require_new_file(self, path: str, *, overwrite: bool) -> None:
         """Check the target of a file before anything is written. Raises the errors of `write`."""
@@ -76,98 +111,73 @@ class ExportFiles(CallerFiles):
         with self._failures(_WRITE, requested):
             await self._target(requested, overwrite=overwrite)
 
-    async def require_new_folder(self, path: str, extension: str, *, overwrite: bool) -> None:
+    async def require_new_folder(self, path: str, extension: str) -> None:
         """Check the target of a folder before anything is written. Raises the errors of `write_folder`."""
         requested = self._requested_path(path)
         with self._failures(_WRITE, requested):
-            await _require_replaceable(await self._folder_target(requested, extension), overwrite=overwrite)
+            await self._new_folder(requested, extension)
 
     @asynccontextmanager
-    async def write_folder(self, path: str, extension: str, *, overwrite: bool) -> AsyncGenerator[NewFolder]:
+    async def write_folder(self, path: str, extension: str) -> AsyncGenerator[NewFolder]:
         """Create a folder of files with this extension. If the block fails, nothing is left behind.
 
-        If `overwrite` is set, an existing folder is replaced, but only if it contains nothing except files named as
-        `part_name` does. Raises PathExists, and the errors of `UploadRules.folder`.
+        Raises PathExists, OperationInProgress, and the errors of `UploadRules.folder`.
         """
         requested = self._requested_path(path)
         with self._event(_WRITE, requested) as details:
-            target = await self._folder_target(requested, extension)
-            await _require_replaceable(target, overwrite=overwrite)
+            target = await self._new_folder(requested, extension)
             staging = target.at(target.path.parent.child(staged_folder_name()))
-            folder = NewFolder(staging, partial(self._storing, overwrite=False))
+            folder, self._is_staging = NewFolder(staging, partial(self._storing, overwrite=False)), True
             async with self._access.orphans.recorded_write(self._caller, staging.path):
                 try:
                     yield folder
                     self._require_running()
-                    # Checked again, because another client may have used the folder in the meantime.
-                    await self._publish(
-                        staging, target, replaces=await _require_replaceable(target, overwrite=overwrite)
-                    )
+                    await self._require_claim()
+                    await folder.require_whole()
+                    await self._require_absent(target)
+                    await settled(asyncio.create_task(self._move(staging, target), name="publish folder"))
+                    self._on_published()
                 except BaseException:  # includes CancelledError: nothing may remain
                     await self._discard(staging)
                     raise
             details.size_bytes = folder.size_bytes
 
-    async def _folder_target(self, requested: RequestedPath, extension: str) -> Location:
-        """Check the path as for an upload (Contract storage 9.1)."""
+    async def _complete(self, body: FileBody, task: "asyncio.Task[FileStatus]") -> None:
+        """Complete a file. Once all its bytes were sent, it is not interrupted, so that no file appears unnoticed."""
+        if not self._is_staging:
+            await self._require_claim()
+        await body.finish()
+        self._require_running()
+        await settled(task)
+        if not self._is_staging:
+            self._on_published()
+
+    async def _new_folder(self, requested: RequestedPath, extension: str) -> Location:
+        """Check the path as for an upload (Contract storage 9.1), and that nothing exists there."""
         self._location(requested, Scope.FILES_WRITE)
         self._access.rules.admit()
         if requested.path.is_root:
             raise errors.PathExists(f"{requested.text} already exists.")
         require_new_name(requested.path, is_directory=True)
-        return await self._access.rules.folder(self._caller, requested.path, file_name=part_name(0, extension))
+        target = await self._access.rules.folder(self._caller, requested.path, file_name=part_name(0, extension))
+        await self._require_absent(target)
+        return target
 
-    async def _publish(self, staging: Location, target: Location, *, replaces: bool) -> None:
-        """Give the staged folder its final name. A replaced folder is moved aside first, or deleted where the store
-        cannot rename it.
-        """
-        if not replaces:
-            await self._move(staging, target)
-            return
-        aside = target.at(target.path.parent.child(staged_folder_name()))
-        if not can_rename(target, aside):
-            await target.storage.delete(target.path.path, recursive=True)
-            await self._move(staging, target)
-            return
-        async with self._access.orphans.recorded_write(self._caller, aside.path):
-            await self._move(target, aside)
-            try:
-                await self._move(staging, target)
-            except BaseException:  # includes CancelledError: the former folder must not be lost
-                await self._move(aside, target)
-                raise
-            await self._discard(aside)
+    async def _require_absent(self, target: Location) -> None:
+        if await self._moves.existing(target) is not None:
+            raise errors.PathExists(f"{target.path} already exists.")
 
     async def _move(self, source: Location, target: Location) -> None:
         entry = await source.storage.stat(source.path.path)
         transfer = Transfer(self._user.id, self._caller.acting, TransferKind.MOVE, source.path, target.path)
         await self._moves.move(self._caller, transfer, (source, target), entry, Progress())
 
-    async def _discard(self, staged: Location) -> None:
-        """Delete a staged folder. If the store fails, leave that to the orphan sweep."""
+    async def _discard(self, staging: Location) -> None:
+        """Delete the staged folder. If the store fails, leave that to the orphan sweep."""
         try:
-            await staged.storage.delete(staged.path.path, recursive=True)
+            await staging.storage.delete(staging.path.path, recursive=True)
         except PathNotFound:
             pass
         except QueryServerError as error:
             log.warning("staged folder not removed", code=error.code)
-            await self._access.orphans.begin(uuid4(), self._caller, staged.path)
-
-
-async def _require_replaceable(target: Location, *, overwrite: bool) -> bool:
-    """Return whether there is a folder to replace. Raises PathExists for anything else that exists."""
-    existing = await target.find()
-    if existing is None:
-        return False
-    if not overwrite:
-        raise errors.PathExists(f"{target.path} already exists.")
-    if not existing.is_directory:
-        raise errors.PathExists(f"{target.path} exists and is not a folder.")
-    async with aclosing(target.storage.list_directory(target.path.path)) as batches:
-        async for batch in batches:
-            for entry in batch.entries:
-                if not (entry.is_file and _PART.fullmatch(entry.name)):
-                    raise errors.PathExists(
-                        f"{target.path} contains {entry.name}, which is not a file of an export, so it is not replaced."
-                    )
-    return True
+            await self._access.orphans.begin(uuid4(), self._caller, staging.path)

@@ -132,6 +132,23 @@ class Transfers:
     async def resume(self, claimed: ClaimedTransfer, progress: Progress) -> TransferResult:
         return await self._run(claimed.claim, self._steps(claimed, progress).finish())
 
+    async def end_unfinished(self, target: StoragePath) -> None:
+        """Finish or roll back all transfers with this target whose processes have died or whose callers have left.
+
+        Otherwise, a later rollback would delete what has been stored there meanwhile. Raises OperationInProgress if a
+        live process works on one, or if one cannot be ended now.
+        """
+        while True:
+            await self._ownership.require_current()
+            exists, claimed = await self._records.claim_to(
+                target, owner=self._ownership.id, may_take_over=self._ownership.may_take_over
+            )
+            if claimed is None:
+                break
+            await self._finish_orphan(claimed)
+        if exists:
+            raise OperationInProgress(f"An earlier move to {target} has not ended yet.")
+
     async def take_over(self) -> int:
         """Finish or roll back transfers of crashed processes. Return the number of transfers taken over."""
         count = 0
@@ -384,6 +401,11 @@ class Moves:
         )
         stripped = requested.at(requested.path.parent.child(name))
         return stripped, None if name == requested.path.name else await stripped.find()
+
+    async def existing(self, target: Location) -> FileStatus | None:
+        """Return the entry at a target, after the unfinished transfers to it have ended. Raises OperationInProgress."""
+        await self._transfers.end_unfinished(target.path)
+        return await target.find()
 
     async def move(
         self,

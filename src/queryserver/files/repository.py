@@ -127,6 +127,17 @@ where digest = any($1::bytea[]) and ended_at is null and {TRANSFERS.may_claim("$
 returning {_COLUMNS}
 """
 
+_CLAIM_TO = f"""
+update storage_transfers set {TRANSFERS.claimed("$3")}
+where id = (
+    select id from storage_transfers
+    where target_scheme = $1 and target = $2 and ended_at is null and {TRANSFERS.may_claim("$3")}
+        and ($4 or owner is null)
+    order by started_at limit 1 for update skip locked
+) and {TRANSFERS.may_claim("$3")}
+returning {_COLUMNS}
+"""
+
 # A transfer without an owner waits for the user's next call.
 _CLAIM_ORPHAN = f"""
 update storage_transfers set {TRANSFERS.claimed("$1")}
@@ -204,6 +215,22 @@ class TransferRecords:
         exists = await self._database.value(
             "select exists (select from storage_transfers where digest = any($1::bytea[]) and ended_at is null)",
             list(digests),
+        )
+        return bool(exists), None
+
+    async def claim_to(
+        self, target: StoragePath, *, owner: str, may_take_over: bool
+    ) -> tuple[bool, ClaimedTransfer | None]:
+        """Like `claim_same`, for the unfinished transfers with this target."""
+        row = await self._database.row(_CLAIM_TO, target.scheme.value, target.path, owner, may_take_over)
+        if row:
+            return True, _claimed(row)
+        exists = await self._database.value(
+            """select exists (
+                select from storage_transfers where target_scheme = $1 and target = $2 and ended_at is null
+            )""",
+            target.scheme.value,
+            target.path,
         )
         return bool(exists), None
 

@@ -389,11 +389,15 @@ class CallerFiles:
             body.attach(task)
             try:
                 yield body
-                await body.finish()
-                self._require_running()
-                await task
+                await self._complete(body, task)
             finally:
                 await self._abort(task)
+
+    async def _complete(self, body: "FileBody", task: "asyncio.Task[FileStatus]") -> None:
+        """Send the end of the content, and wait until the store has accepted the file."""
+        await body.finish()
+        self._require_running()
+        await task
 
     def _stored(self, location: Location, body: "FileBody", *, overwrite: bool) -> "asyncio.Task[FileStatus]":
         """Start a task that stores the body. The target has just been checked."""

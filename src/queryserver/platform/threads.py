@@ -61,6 +61,25 @@ def renewed(renew: Callable[[], Awaitable[bool]], *, every_s: float) -> Abstract
     return background(keep(), "renewal")
 
 
+async def settled(work: "asyncio.Task[T]") -> T:
+    """Return the result of work that must not be interrupted, because it could then be half done or done unnoticed.
+
+    If the caller is canceled, wait for the end of the work, and ignore the cancellation if the work has succeeded. A
+    second cancellation also cancels the work.
+    """
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        try:
+            await asyncio.wait({work})
+        except asyncio.CancelledError:
+            work.cancel()
+            raise
+        if work.cancelled() or work.exception() is not None:
+            raise
+        return work.result()
+
+
 class Tasks:
     """Keeps references to background tasks that outlive their callers, so that they are not garbage-collected."""
 

@@ -146,12 +146,16 @@ class OwnedStatements:
         """
         return await self._update_counted(queries.RETRY, claim, lines=[line])
 
+    async def may_publish(self, claim: Claim) -> bool:
+        """Return whether the rows of an export may become visible: the claim was not lost, and no cancel requested."""
+        return await self._update(queries.PUBLISHING, claim, mark=dict[str, bool]())
+
     async def begin_publishing(self, claim: Claim) -> bool:
         """Record that the rows of an export are about to become visible, so that no process runs it again.
 
         Return False if the claim was lost or a cancel was requested. Nothing may be published then.
         """
-        return await self._update(queries.PUBLISHING, claim)
+        return await self._update(queries.PUBLISHING, claim, mark={"is_published": True})
 
     async def mark_sent(self, claim: Claim) -> bool:
         """Record that the statement is about to be sent.

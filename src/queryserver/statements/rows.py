@@ -388,7 +388,7 @@ update statements set sent_at = nullif(sent_at, recorded_at) where {FENCED} and 
 _SENT_AT = "sent_at = case when sent_at = recorded_at then recorded_at + :queued::interval else sent_at end"
 
 PUBLISHING = NamedQuery.of(f"""
-update statements set destination = destination || '{{"is_published": true}}'
+update statements set destination = destination || :mark
 where {FENCED} and state in ('waiting', 'running') and cancel_requested_at is null
 """)
 

@@ -1,8 +1,10 @@
 """Exports of results into files (Contract exports 2 to 7)."""
 
+import asyncio
 import gzip
 import io
 import json
+import threading
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -15,6 +17,8 @@ from tests.api.storage.conftest import Files
 from tests.api.test_api_token_statements import program_of
 from tests.api.test_download import FORMATS, PLAIN, finished, rows_of
 
+from queryserver.files.stores.local.transfers import LocalUpload
+from queryserver.files.stores.local.tree import LocalTree
 from queryserver.identity.repository import AccountRepository
 
 MIB = 1024 * 1024
@@ -240,26 +244,15 @@ class TestExistingTargets:
         assert (files.root / folder / "a.csv").read_bytes() == b"n\r\n1\r\n"
 
     @pytest.mark.exports(4)
-    async def test_folder_of_an_earlier_export_is_replaced(self, ana: Caller, files: Files, folder: str):
+    async def test_existing_folder_is_refused(self, ana: Caller, files: Files, folder: str):
         operation, path = await finished(ana, "duckdb", "SELECT * FROM range(5) r(n)"), f"file:///{folder}/parts"
         await exported(ana, operation, path, format="csv", split_rows=1)
-        answer = (409, -1, "already_exists")
         fields = {"operationId": operation, "path": path, "format": "csv"}
-        assert await refused(ana, **fields, split_rows="2") == answer
-        assert await refused(ana, **fields, if_exists="replace") == answer
-        await exported(ana, operation, path, format="csv", split_rows=3, if_exists="replace")
-        assert names(files.root / folder / "parts") == ["part-00000.csv", "part-00001.csv"]
-        assert names(files.root / folder) == ["parts"]
-
-    @pytest.mark.exports(4)
-    @pytest.mark.parametrize("name", ["mine.txt", "part-00000.csv.old1"])
-    async def test_folder_with_other_entries_is_never_replaced(self, ana: Caller, files: Files, folder: str, name: str):
-        operation = await finished(ana, "duckdb", "SELECT 1 AS n")
-        (files.root / folder / name).write_text("mine")
-        fields = {"path": f"file:///{folder}", "format": "csv", "split_rows": "1", "if_exists": "replace"}
-        refusal = await refused(ana, operationId=operation, **fields)
-        assert refusal == (409, -1, "already_exists")
-        assert names(files.root / folder) == [name]
+        assert await refused(ana, **fields, split_rows="2") == (409, -1, "already_exists")
+        assert await refused(ana, **fields, if_exists="replace") == (409, -1, "already_exists")
+        replaced = await refused(ana, **fields, split_rows="2", if_exists="replace")
+        assert replaced == (400, -1, "invalid_parameter")
+        assert len(names(files.root / folder / "parts")) == 5
 
     @pytest.mark.exports(4)
     @pytest.mark.parametrize("split", [{}, {"split_rows": "1"}])
@@ -395,22 +388,16 @@ class TestInto:
         assert (files.root / folder / "a.csv").read_bytes() == b"n\r\n7\r\n"
 
     @pytest.mark.exports(9)
-    @pytest.mark.parametrize("split", [{}, {"split_rows": 3}])
-    async def test_failing_statement_keeps_the_former_file(
-        self, ana: Caller, files: Files, folder: str, split: dict[str, int]
-    ):
+    async def test_failing_statement_keeps_the_former_file(self, ana: Caller, files: Files, folder: str):
         target = files.root / folder / "a.csv"
-        into: dict[str, Any] = {"path": f"file:///{folder}/a.csv", "if_exists": "replace", **split}
-        if split:
-            await written(ana, "rows 2", into, dialect="mysql")
-        else:
-            target.write_text("old")
-        before = {path.name: path.read_bytes() for path in [target, *target.parent.rglob("part-*")] if path.is_file()}
-        body = await ana.run("mysql", "rows 10 then fail oops", into=json.dumps(into))
-        assert (body["status"], body["code"]) == (1, "engine_error")
-        assert names(files.root / folder) == ["a.csv"]
-        after = {path.name: path.read_bytes() for path in [target, *target.parent.rglob("part-*")] if path.is_file()}
-        assert after == before != {}
+        target.write_text("old")
+        into = json.dumps({"path": f"file:///{folder}/a.csv", "if_exists": "replace"})
+        body = await ana.run("mysql", "rows 10 then fail oops", into=into)
+        assert (body["status"], body["code"], names(files.root / folder)) == (1, "engine_error", ["a.csv"])
+        assert target.read_text() == "old"
+        parts = json.dumps({"path": f"file:///{folder}/parts.csv", "split_rows": 3})
+        body = await ana.run("mysql", "rows 10 then fail oops", into=parts)
+        assert (body["status"], body["code"], names(files.root / folder)) == (1, "engine_error", ["a.csv"])
 
 
 class TestCancel:
@@ -439,6 +426,50 @@ class TestCancel:
         assert await ana.state(source) in {"waiting", "running"}
         await ana.on(source, "cancel_statement")
         assert names(files.root / folder) == []
+
+
+class TestPublishing:
+    @pytest.mark.exports(14)
+    @pytest.mark.parametrize("split", [{}, {"split_rows": 2}])
+    async def test_lost_claim_publishes_nothing(
+        self, ana: Caller, files: Files, folder: str, split: dict[str, int], monkeypatch: pytest.MonkeyPatch
+    ):
+        """A process that was held for longer than its lease goes on after its statement was given to another one."""
+
+        async def is_lost(_claim: object) -> bool:
+            return False
+
+        exports = files.api.running.exporting
+        monkeypatch.setattr(type(exports.files), "may_publish", staticmethod(is_lost), raising=False)
+        operation = await finished(ana, "duckdb", "SELECT * FROM range(5)")
+        code, _ = await failure(ana, operation, f"file:///{folder}/a.csv", **split)
+        assert (code, names(files.root / folder)) == ("outcome_unknown", [])
+
+    @pytest.mark.exports(14)
+    @pytest.mark.parametrize("split", [{}, {"split_rows": 2}])
+    async def test_export_that_is_canceled_while_it_publishes_is_reported_as_it_ended(
+        self, ana: Caller, files: Files, folder: str, split: dict[str, int], monkeypatch: pytest.MonkeyPatch
+    ):
+        is_publishing, may_go_on = threading.Event(), threading.Event()
+        name = "rename" if split else "commit"
+        kind = LocalTree if split else LocalUpload
+        original = getattr(kind, name)
+
+        def slow(*arguments: Any, **options: Any) -> Any:
+            is_publishing.set()
+            assert may_go_on.wait(60)
+            return original(*arguments, **options)
+
+        monkeypatch.setattr(kind, name, slow)
+        operation = await finished(ana, "duckdb", "SELECT * FROM range(5)")
+        answer = await ana.post("editor/export_result", operationId=operation, path=f"file:///{folder}/a.csv", **split)
+        await until(is_publishing.is_set)
+        canceling = asyncio.create_task(ana.on(answer.json()["history_uuid"], "cancel_statement"))
+        await asyncio.sleep(0.1)
+        may_go_on.set()
+        await canceling
+        ended = await ana.ended(answer.json()["history_uuid"])
+        assert (ended["query_status"]["state"], names(files.root / folder)) == ("available", ["a.csv"])
 
 
 class TestRights:

@@ -1,7 +1,8 @@
 """Writing the rows of exports into files, and the destinations of files."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from unittest.mock import Mock
 
 import pyarrow as pa
@@ -67,7 +68,12 @@ async def test_few_batches_are_held_whatever_the_number_of_rows(kind: DownloadFo
     """A store takes bytes only after it has taken the former ones, so fetching does not run ahead of writing."""
     traits = StorageTraits(container_levels=1, lists_in_order=True)
     file_system = MemoryFileSystem(Scheme.S3A, traits, LIKE_S3, containers=["bucket"])
-    files = ExportFiles(GivenFiles(file_system).access, Mock(), User(1, "ana", rights=EVERY_STORE), "")
+    given = GivenFiles(file_system)
+
+    @asynccontextmanager
+    async def files(on_published: Callable[[], object]) -> AsyncGenerator[ExportFiles]:
+        yield ExportFiles(given.access, Mock(), User(1, "ana", rights=EVERY_STORE), on_published=on_published)
+
     report, ahead, fetched = JobReport(), list[int](), 0
     batch_rows = 40_000
 
@@ -83,5 +89,6 @@ async def test_few_batches_are_held_whatever_the_number_of_rows(kind: DownloadFo
         sink = FileRows(files, destination, threads, total=30 * batch_rows)
         summary = await sink.write(COLUMNS, batches(), report)
     assert summary.rows == 30 * batch_rows
+    assert report.summary == summary.batch
     # The batch being encoded, the one that was fetched meanwhile, and what the rounded progress does not show.
     assert max(ahead) <= 4

@@ -9,7 +9,7 @@ import pytest
 
 from queryserver.errors.base import TooComplex
 from queryserver.platform.fair_queue import FairSemaphore
-from queryserver.platform.threads import FairThreads, Stop
+from queryserver.platform.threads import FairThreads, Stop, settled
 
 ANA, BOB = 1, 2
 
@@ -55,3 +55,50 @@ class TestThreads:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         assert await asyncio.to_thread(ended.wait, 60)
+
+
+class TestSettled:
+    @staticmethod
+    async def canceled(work: "asyncio.Task[int]", *, times: int = 1) -> "asyncio.Task[int]":
+        """Return a task that waits for the work and was canceled before the work had ended."""
+        waiting = asyncio.create_task(settled(work))
+        for _ in range(times):
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            waiting.cancel()
+        await asyncio.sleep(0)
+        return waiting
+
+    async def test_cancellation_is_ignored_if_the_work_succeeds(self):
+        may_end = asyncio.Event()
+
+        async def work() -> int:
+            await may_end.wait()
+            return 7
+
+        waiting = await self.canceled(asyncio.create_task(work()))
+        may_end.set()
+        assert await waiting == 7
+
+    async def test_failure_after_a_cancellation_is_a_cancellation(self):
+        may_end = asyncio.Event()
+
+        async def work() -> int:
+            await may_end.wait()
+            message = "failed"
+            raise LookupError(message)
+
+        waiting = await self.canceled(asyncio.create_task(work()))
+        may_end.set()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        with pytest.raises(LookupError):
+            await settled(asyncio.create_task(work()))
+
+    async def test_second_cancellation_cancels_the_work(self):
+        work = asyncio.create_task(asyncio.sleep(600, 7))
+        waiting = await self.canceled(work, times=2)
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        with pytest.raises(asyncio.CancelledError):
+            await work

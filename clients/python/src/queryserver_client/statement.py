@@ -91,8 +91,8 @@ class Statement(SubmittedStatement):
         """Write the result into a file of a store, and wait for completion. The statement may still be running.
 
         The ending of the name determines format and compression, such as `.csv.gz`. With `split_rows` or `split_bytes`,
-        `path` is a folder of part files. Files appear whole or not at all. `if_exists="replace"` replaces a file, or a
-        folder that contains only files of an earlier export. Canceling the waiting task cancels the export.
+        `path` is a folder of part files. Files appear whole or not at all. `if_exists="replace"` replaces a file,
+        but not a folder. Canceling the waiting task cancels the export.
 
         Raises ApiError (`already_exists`, `path_not_found`, …) if the export cannot be started, and StatementError if
         it fails later.

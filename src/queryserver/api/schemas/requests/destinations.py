@@ -72,8 +72,8 @@ class DestinationFields(Fields):
     )
     if_exists: Literal["error", "append", "replace"] = Field(
         default="error",
-        description="`replace` replaces an existing table or file, or a folder that contains only files of an earlier"
-        " export. `append` adds the rows to a table, or creates it.",
+        description="`replace` replaces an existing table or file, but not a folder of part files. `append` adds the"
+        " rows to a table, or creates it.",
     )
 
     def requested(self) -> RequestedDestination:
