@@ -8,6 +8,7 @@ import pytest
 from tests.api.documents.calls import save, share
 from tests.api.driving import Api, Caller, verdict
 from tests.api.storage.conftest import Files
+from tests.api.test_api_token_statements import program_of
 
 from queryserver.statements.states import ACTIVE
 
@@ -120,6 +121,23 @@ class TestExports:
         run = await fired(api, schedule["id"], "2025-02-01T13:30:00+00:00")
         assert (run["status"], run["statement_id"]) == ("failed", None)
         assert "does not exist" in run["message"]
+
+
+@pytest.mark.platform(115)
+async def test_a_schedule_that_writes_files_requires_their_scope(root: Caller):
+    writer, _ = await program_of(root, scopes=["admin", "query", "files:write"])
+    other, _ = await program_of(root, scopes=["admin", "query"])
+    given = {"kind": "statement", "connector": "duckdb", "statement": "SELECT 1 AS n", "interval_s": 3600}
+    given["into"] = {"path": "file:///scoped.csv"}
+    schedule = await scheduled(writer, "scoped", **{**given, "cron": None, "timezone": "UTC"})
+    one = {"id": schedule["id"]}
+    for call, sent in (
+        ("new", {**given, "name": "other"}),
+        ("update", {**one, "statement": "SELECT 2 AS n"}),
+        ("run", one),
+    ):
+        answer = await other.post_json(f"taskserver/schedules/{call}", schedule=sent)
+        assert verdict(answer) == (403, -1, "insufficient_scope")
 
 
 @pytest.mark.platform(116)

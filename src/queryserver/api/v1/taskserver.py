@@ -239,16 +239,18 @@ async def _require_scope(
     Scheduled statements run as their owner, without the restrictions of the API token. So an export to files also
     requires `Scope.FILES_WRITE`.
     """
-    into = given.get("into")
-    if into and into["destination"]["kind"] == FILES and not user.has_scope(Scope.FILES_WRITE):
-        raise InsufficientScope(Scope.FILES_WRITE)
-    if user.has_scope(Scope.QUERY):
+    if user.has_scope(Scope.QUERY) and user.has_scope(Scope.FILES_WRITE):
         return
-    kinds = {given.get("kind")}
+    kinds, destinations = {given.get("kind")}, [given.get("into")]
     if schedule_id is not None:
-        kinds.add((await schedules.get(schedule_id)).definition.kind)
-    if ScheduleKind.STATEMENT in kinds:
+        definition = (await schedules.get(schedule_id)).definition
+        kinds.add(definition.kind)
+        destinations.append(definition.into)
+    if ScheduleKind.STATEMENT in kinds and not user.has_scope(Scope.QUERY):
         raise InsufficientScope(Scope.QUERY)
+    to_files = any(into and into["destination"]["kind"] == FILES for into in destinations)
+    if to_files and not user.has_scope(Scope.FILES_WRITE):
+        raise InsufficientScope(Scope.FILES_WRITE)
 
 
 def _schedule_response(found: Schedule) -> Response:
