@@ -147,6 +147,24 @@ async def test_documented_commands_import_a_file(server: ServerProcess, tmp_path
         assert ast.literal_eval(rows) == [["Chile", 5, 99.25]]
 
 
+async def test_documented_commands_export_save_and_reuse(
+    server: ServerProcess, sample: Mapping[str, SampleTable], tmp_path: Path
+) -> None:
+    script = tmp_path / "exports.sh"
+    folder = 'DIR=file:///shared/exports-$$\ncall "$B/api/v1/storage/mkdir" -d "path=$DIR" >folder.json\n'
+    script.write_text(login() + folder + block("shell", "From a result to files, tables and other people"))
+    lines = (await output_of_second_run(script, server)).splitlines()
+
+    states, summaries = lines[:4:2], [ast.literal_eval(line)[0] for line in lines[1:4:2]]
+    rows = len(sample["orders"].rows)
+    assert states == ["available", "available"]
+    assert [(one[0], one[2], one[4]) for one in summaries] == [(rows, 1, None), (rows, None, "orders_copy")]
+    orders = ast.literal_eval(lines[4])
+    assert orders
+    assert {order[1] for order in orders} == {2}
+    assert lines[5] == "0"
+
+
 @pytest.mark.platform(66)
 async def test_documented_commands_add_a_data_source(server: ServerProcess, tmp_path: Path) -> None:
     script = tmp_path / "sources.sh"
@@ -177,7 +195,7 @@ def test_shell_sequence_needs_only_curl_and_python() -> None:
     """Each command must be a shell keyword, curl, python3 or a function, because new users may not have other programs
     such as jq.
     """
-    sections = ("Files", "From a file to a table", "Data sources")
+    sections = ("Files", "From a file to a table", "From a result to files, tables and other people", "Data sources")
     shown = block("bash") + "".join(block("shell", section) for section in sections)
     begins = re.findall(r"(?:^|\$\(|\| )([a-z][a-z0-9]*)\b", shown, re.MULTILINE)
     assert begins
