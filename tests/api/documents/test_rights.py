@@ -204,7 +204,7 @@ async def test_shares_are_all_or_none(api: Api, ana: Caller, bob: Caller):
         ({"group": "no group", "permission": "view"}, (404, -1, "unknown_group")),
         ({"user": ana.username, "permission": "view"}, (400, -1, "invalid_parameter")),
         ({"user": bob.username, "permission": "manage"}, (400, -1, "invalid_parameter")),
-        ({"user": bob.username, "group": "x", "permission": "view"}, (400, -1, "invalid_parameter")),
+        ({"user": bob.username, "group": "no group", "permission": "view"}, (404, -1, "unknown_group")),
         ({"permission": "view"}, (400, -1, "invalid_parameter")),
         ({"user": bob.username}, (400, -1, "missing_parameter")),
     ):

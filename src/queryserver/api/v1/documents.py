@@ -140,7 +140,9 @@ async def share_document(
     documents: DocumentsDep,
 ) -> Response:
     """Grant users and groups a permission for a document, or revoke it. Takes effect with their next call."""
-    return _response(await documents.share(user, request.uuid, [one.change for one in request.grants]))
+    return _response(
+        await documents.share(user, request.uuid, [change for one in request.grants for change in one.changes])
+    )
 
 
 @router.post(

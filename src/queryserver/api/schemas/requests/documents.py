@@ -1,5 +1,6 @@
 """Request fields of the calls for documents (Contract documents)."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Annotated, Any, Literal, Self, TypeAlias
 from uuid import UUID
@@ -52,7 +53,13 @@ class DocumentListParameters(Fields):
     trash: Annotated[Flag, Field(description="List your documents in the trash.")] = False
     all: Annotated[Flag, Field(description="List the documents of all users; for administrators.")] = False
     limit: Annotated[int, PageSize(MAX_LIMIT), Field(description="Maximum number of documents on a page.")] = 100
-    after: Annotated[OptionalText, Field(description="`next_after` of the previous page.")] = None
+    after: Annotated[
+        OptionalText,
+        Field(
+            description="`next_after` of the previous page.",
+            json_schema_extra={"pattern": r"^(?:\s*|[0-9]{1,17}-[0-9]{1,18})$"},
+        ),
+    ] = None
 
     @property
     def query(self) -> DocumentQuery:
@@ -236,24 +243,29 @@ class RestoreVersionRequest(Fields):
 
 
 class GrantFields(Fields):
-    """A permission of a user or of a group."""
+    """A permission of a user, of a group, or of both."""
+
+    model_config = any_of(requires_text("user"), requires_text("group"))
 
     user: OptionalText = Field(default=None, description="Name of a user.")
-    group: OptionalText = Field(default=None, description="Name of a group, instead of `user`.")
+    group: OptionalText = Field(default=None, description="Name of a group.")
     permission: Literal["view", "run", "edit", "none"] = Field(
         description="`view`, `run`, `edit`, or `none` to revoke. Each includes the previous ones."
     )
 
     @model_validator(mode="after")
     def _names_one(self) -> Self:
-        if (self.user is None) == (self.group is None):
-            raise must("name either a user or a group.")
+        if self.user is None and self.group is None:
+            raise must("name a user or a group.")
         return self
 
     @property
-    def change(self) -> GrantChange:
+    def changes(self) -> Iterator[GrantChange]:
         permission = None if self.permission == "none" else Permission(self.permission)
-        return GrantChange(permission, self.user, self.group)
+        if self.user is not None:
+            yield GrantChange(permission, user=self.user)
+        if self.group is not None:
+            yield GrantChange(permission, group=self.group)
 
 
 class ShareDocumentRequest(Fields):
