@@ -1,11 +1,12 @@
 """Request fields of the calls for documents (Contract documents)."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Annotated, Any, Literal, Self, TypeAlias
 from uuid import UUID
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from queryserver.api.schemas.fields import (
     ConnectorReference,
@@ -40,6 +41,15 @@ DocumentId: TypeAlias = Annotated[
 ]
 
 
+_CURSOR = "[0-9]{1,17}-[0-9]{1,18}"
+
+
+def _cursor(text: str | None) -> str | None:
+    if text is not None and not re.fullmatch(_CURSOR, text):
+        raise must("be the `next_after` of a page.")
+    return text
+
+
 class DocumentListParameters(Fields):
     folder: Annotated[OptionalText, Field(description="Only documents in this folder, without its subfolders.")] = None
     tag: Annotated[OptionalText, Field(description="Only documents with this tag.")] = None
@@ -55,10 +65,8 @@ class DocumentListParameters(Fields):
     limit: Annotated[int, PageSize(MAX_LIMIT), Field(description="Maximum number of documents on a page.")] = 100
     after: Annotated[
         OptionalText,
-        Field(
-            description="`next_after` of the previous page.",
-            json_schema_extra={"pattern": r"^(?:\s*|[0-9]{1,17}-[0-9]{1,18})$"},
-        ),
+        AfterValidator(_cursor),
+        Field(description="`next_after` of the previous page.", json_schema_extra={"pattern": rf"^(?:\s*|{_CURSOR})$"}),
     ] = None
 
     @property
