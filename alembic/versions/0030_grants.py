@@ -28,10 +28,10 @@ create unique index ix_result_grants_statement
 create index ix_result_grants_user on result_grants (user_id) where user_id is not null;
 create index ix_result_grants_group on result_grants (group_id) where group_id is not null;
 
--- What the statement has read with its owner's rights outside of its data source: files, and results of these
--- connectors ('': results of other users). This limits to whom its result may be granted.
-alter table statements add column read_files boolean not null default false,
-    add column read_connectors text[] not null default '{}';
+-- Whether the rows may depend on the rights of the statement's owner, because it has read files or its session used the
+-- owner's own login; and the connectors whose results it has read ('': results of other users). This limits to whom its
+-- result may be granted. Null: not known, because an older program has run the statement.
+alter table statements add column uses_own_rights boolean, add column read_connectors text[];
 """
 
 

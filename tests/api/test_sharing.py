@@ -1,6 +1,7 @@
 """Results that their owners grant to other users and groups (Contract sharing)."""
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
@@ -646,6 +647,48 @@ async def test_names_may_be_listed_in_a_form(ana: Caller, bob: Caller, team: tup
 # Rows from other sources
 
 
+@pytest.mark.sharing(16)
+async def test_result_of_a_session_with_the_callers_own_login_is_not_shared_by_default(ana: Caller, bob: Caller):
+    credentials = [{"name": "user", "value": "api_tests"}, {"name": "password", "value": "planted-secret"}]
+    session = {"type": "postgresql", "properties": credentials}
+    own = (await ana.post_ok("editor/create_session", session=json.dumps(session)))["session"]["id"]
+    plain = (await ana.post_ok("editor/create_session", session='{"type": "postgresql"}'))["session"]["id"]
+    operation = await result_of(ana, "SELECT 7 AS n", "postgresql", session_id=plain)
+    await share(ana, operation, bob)
+    operation = await result_of(ana, "SELECT 7 AS n", "postgresql", session_id=own)
+    found, message = await refusal(ana, operation, bob)
+    assert (found[2], "logged in with your credentials" in message) == ("sharing_not_allowed", True)
+    derived = await result_of(ana, f"FROM 'result://{operation}'", "duckdb")
+    assert (await refusal(ana, derived, bob))[0][2] == "sharing_not_allowed"
+
+
+@pytest.mark.sharing(21)
+async def test_result_of_an_older_program_is_not_shared(api: Api, ana: Caller, bob: Caller) -> None:
+    old, script = await result_of(ana), await result_of(ana, "rows 2; rows 3", run_all="true")
+    for operation in (old, script):
+        await share(ana, operation, bob)
+        unknown = "set uses_own_rights = null, read_connectors = null where $1 in (id, operation_id)"
+        await api.database.execute(f"update statements {unknown}", UUID(operation))
+        found, message = await refusal(ana, operation, bob)
+        assert (found[2], "Run the statement again." in message) == ("sharing_not_allowed", True)
+        assert not (await rows_of(bob, operation)).is_success
+    assert not await may_read(bob, old)
+    listed = (await bob.get("editor/shared_with_me")).json()["results"]
+    assert old not in {one["operationId"] for one in listed}
+    derived = await result_of(ana, f"FROM 'result://{old}'", "duckdb")
+    assert (await refusal(ana, derived, bob))[0][2] == "sharing_not_allowed"
+
+
+@pytest.mark.sharing(21)
+async def test_statement_that_waits_can_be_shared_before_it_is_known_what_it_reads(api: Api, ana: Caller, bob: Caller):
+    operation = await result_of(ana)
+    waits = "set state = 'waiting', uses_own_rights = null, read_connectors = null where id = $1"
+    await api.database.execute(f"update statements {waits}", UUID(operation))
+    await share(ana, operation, bob)
+    assert (await bob.on(operation, "check_status"))["query_status"]["state"] == "waiting"
+    await ana.on(operation, "cancel_statement")
+
+
 @pytest.mark.sharing(21)
 async def test_results_of_shared_results_cannot_be_shared_again(api: Api, ana: Caller, bob: Caller) -> None:
     operation = await result_of(ana, "rows 50")
@@ -697,7 +740,7 @@ async def test_result_with_rows_of_files_needs_a_connector_that_permits_anyone(a
     guarded, free = await result_of(ana), await result_of(ana, dialect="open")
     await share(ana, guarded, bob)
     await api.database.execute(
-        "update statements set read_files = true where id = any($1)", [UUID(guarded), UUID(free)]
+        "update statements set uses_own_rights = true where id = any($1)", [UUID(guarded), UUID(free)]
     )
     found, message = await refusal(ana, guarded, bob)
     assert (found[2], "has read files with your rights" in message) == ("sharing_not_allowed", True)

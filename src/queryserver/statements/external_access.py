@@ -45,31 +45,31 @@ SourceRecorder: TypeAlias = Callable[[UUID, ReadSources], Awaitable[object]]
 
 @dataclass(slots=True, eq=False)
 class SessionReads:
-    """Records what the statements of one session read outside of their data source, before they receive the bytes.
+    """Records what the statements of one session read with their user's rights, before they receive the bytes.
 
     This limits to whom their results may be granted. It applies to all later statements of the session too, because
     they can read the temporary tables of earlier ones (ADR 90).
     """
 
     record: SourceRecorder | None = None
-    _sources: ReadSources = field(default=ReadSources(), init=False)
+    sources: ReadSources = field(default_factory=ReadSources)
     _statement: UUID | None = field(default=None, init=False)
     _recording: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 
     async def begin(self, statement_id: UUID | None) -> None:
         """Begin a statement of the session."""
         self._statement = statement_id
-        if self._sources != ReadSources():
-            await self._record(self._sources)
+        if self.sources != ReadSources():
+            await self._record(self.sources)
 
     async def add(self, sources: ReadSources) -> None:
         async with self._recording:
-            if (combined := self._sources | sources) != self._sources:
+            if (combined := self.sources | sources) != self.sources:
                 await self._record(combined)
-                self._sources = combined
+                self.sources = combined
 
     async def add_files(self) -> None:
-        await self.add(ReadSources(files=True))
+        await self.add(ReadSources(own_rights=True))
 
     async def _record(self, sources: ReadSources) -> None:
         if self.record is not None and self._statement is not None:
@@ -147,10 +147,15 @@ class ExternalData:
     wait_for_result: ResultWaiter | None = None
     record_sources: SourceRecorder | None = None
 
-    def for_session(self, capabilities: EngineCapabilities, *, read_only: bool) -> SessionExternalData:
-        """Select what one session may access. If `read_only` is set, its statements can never write files."""
+    def for_session(
+        self, capabilities: EngineCapabilities, *, read_only: bool, own_login: bool = False
+    ) -> SessionExternalData:
+        """Select what one session may access. If `read_only` is set, its statements can never write files.
+
+        `own_login` is set if the session logs in to the data source with the user's own credentials.
+        """
         files = results = None
-        reads = SessionReads(self.record_sources)
+        reads = SessionReads(self.record_sources, ReadSources(own_rights=own_login))
         if self.files is not None and capabilities.reads_files:
             files = self.files.of_session(
                 may_write=capabilities.writes_files and not read_only, on_read=reads.add_files

@@ -22,16 +22,21 @@ FOREIGN = ""
 """Stands for the connector of results that another user has granted. No connector has this key, so none permits it."""
 
 
+UNKNOWN = "?"
+"""Stands for the connectors of results that an older program has stored. No connector has this key either."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReadSources:
-    """What a statement has read with its owner's rights outside of its data source (Contract sharing 4.3)."""
+    """What a statement has read with its owner's rights (Contract sharing 4.3)."""
 
-    files: bool = False
+    own_rights: bool = False
+    """Whether it has read files, or its session logged in to the data source with the owner's own credentials."""
     connectors: frozenset[str] = frozenset()
     """Keys of the connectors whose stored results it has read."""
 
     def __or__(self, other: "ReadSources") -> "ReadSources":
-        return ReadSources(self.files or other.files, self.connectors | other.connectors)
+        return ReadSources(self.own_rights or other.own_rights, self.connectors | other.connectors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +77,22 @@ class GrantedTo:
     groups: Collection[int] = ()
 
 
+# An older program has run the statement if it may have rows although the columns are null.
+_SOURCES = f"""
+coalesce(statements.uses_own_rights, false) as uses_own_rights,
+coalesce(statements.read_connectors, case
+    when not statements.is_script and statements.state in ('running', 'available', 'expired', 'closed')
+    then array['{UNKNOWN}'] else array[]::text[]
+end) as read_connectors
+"""
+
 _IS_VALID = """valid_until > now() and (
     grants.user_id = {user} or grants.group_id in (select group_id from group_members where user_id = {user})
 )"""
 
 # A statement of a script is also granted through the script's operation. The grants of a disabled owner are suspended.
 _FIND = f"""
-select username as shared_by, title, granted_at, valid_until, read_files, read_connectors
+select username as shared_by, title, granted_at, valid_until, {_SOURCES}
 from statements
     join result_grants as grants on grants.statement_id in (statements.id, statements.operation_id)
     join users as owner on owner.id = statements.user_id and owner.is_active
@@ -134,9 +148,10 @@ with mine as (
 ), readable as (
     select mine.*, username as shared_by from mine join statements on id = statement_id
         join users as owner on owner.id = statements.user_id and owner.is_active
+        cross join lateral (select {_SOURCES}) as sources
     where statements.user_id <> $1 and {HAS_RESULT} and (
-        connector = any($2::text[]) and read_connectors <@ $2::text[]
-        and (not read_files or connector = any($3::text[]))
+        array[connector] || sources.read_connectors
+            <@ case when sources.uses_own_rights then $3::text[] else $2::text[] end
     )
 )
 select * from (select count(*) as results from readable) as counted left join (
@@ -197,16 +212,16 @@ class GrantRecords:
     async def sources(self, statement_id: UUID) -> ReadSources:
         """Return what the statement has read or, for a script, what its statements have read."""
         rows = await self._database.fetch(
-            "select read_files, read_connectors from statements where id = $1 or operation_id = $1", statement_id
+            f"select {_SOURCES} from statements where id = $1 or operation_id = $1", statement_id
         )
         return reduce(or_, map(_sources, rows), ReadSources())
 
     async def record_sources(self, statement_id: UUID, sources: ReadSources) -> None:
         """Record what the statement has read so far."""
         await self._database.execute(
-            "update statements set read_files = $2, read_connectors = $3 where id = $1",
+            "update statements set uses_own_rights = $2, read_connectors = $3 where id = $1",
             statement_id,
-            sources.files,
+            sources.own_rights,
             sorted(sources.connectors),
         )
 
@@ -224,4 +239,4 @@ class GrantRecords:
 
 
 def _sources(row: Row) -> ReadSources:
-    return ReadSources(row["read_files"], frozenset(row["read_connectors"]))
+    return ReadSources(row["uses_own_rights"], frozenset(row["read_connectors"]))

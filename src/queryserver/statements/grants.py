@@ -18,6 +18,7 @@ from queryserver.platform.settings.editor import EditorSettings
 from queryserver.statements.grant_repository import (
     FOREIGN,
     MAX_GRANTS_PER_RESULT,
+    UNKNOWN,
     Grant,
     GrantedTo,
     Grantee,
@@ -169,15 +170,21 @@ class Shares:
         sources = await self.grants.sources(status.id)
         if FOREIGN in sources.connectors:
             raise sharing_not_allowed("This result cannot be shared: its statement has read another user's result.")
-        if any(self.connectors.result_sharing(key) is ResultSharing.NEVER for key in sources.connectors):
+        if UNKNOWN in sources.connectors:
+            raise sharing_not_allowed(
+                "This result cannot be shared: it is not known what its statement has read, because an earlier version"
+                " of this service has run it. Run the statement again."
+            )
+        settings = {sharing, *map(self.connectors.result_sharing, sources.connectors)}
+        if ResultSharing.NEVER in settings:
             raise sharing_not_allowed(
                 "This result cannot be shared: its statement has read a result of a connector whose setting"
                 " share_results is never."
             )
-        if sources.files and sharing is not ResultSharing.ANYONE:
+        if sources.own_rights and settings != {ResultSharing.ANYONE}:
             raise sharing_not_allowed(
-                "This result cannot be shared: its statement has read files with your rights, and share_results of its"
-                " connector is not anyone."
+                "This result cannot be shared: its statement has read files with your rights or logged in with your"
+                " credentials, and share_results of its connector is not anyone."
             )
         return sharing, sources
 

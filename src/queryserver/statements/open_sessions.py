@@ -417,7 +417,7 @@ class SessionOpener:
                     if capabilities.wants_credentials or capabilities.wants_external_token
                     else SessionOptions(database=assignment.database, settings=assignment.settings)
                 )
-                external_data = self._external_data(connector)
+                external_data = self._external_data(connector, options)
                 await stack.enter_async_context(self.slots.slot(connector.key, user.id))
                 engine = await stack.enter_async_context(self.connectors.using(connector))
                 acting = external_data.acting(
@@ -533,7 +533,7 @@ class SessionOpener:
         script: UUID | None = None,
         slot: AsyncExitStack | None = None,
     ) -> bool:
-        external_data = self._external_data(connector)
+        external_data = self._external_data(connector, options)
         session = OpenSession(
             record.id, connector.key, user, is_named=record.named, idle=record.idle, external_data=external_data
         )
@@ -548,9 +548,10 @@ class SessionOpener:
                 await self.sessions.drop(record.id)
         return session.is_recorded
 
-    def _external_data(self, connector: Connector) -> SessionExternalData:
+    def _external_data(self, connector: Connector, options: SessionOptions) -> SessionExternalData:
         capabilities = self.connectors.engine(connector).capabilities
-        return self.external_data.for_session(capabilities, read_only=connector.read_only)
+        own_login = options.credentials is not None
+        return self.external_data.for_session(capabilities, read_only=connector.read_only, own_login=own_login)
 
     async def _options(self, assignment: Assignment, connector: Connector, user: User) -> SessionOptions:
         return await self.credentials.options(

@@ -392,8 +392,14 @@ update statements set destination = destination || :mark
 where {FENCED} and state in ('waiting', 'running') and cancel_requested_at is null
 """)
 
+# Sources that are still null then tell that an older program has run the statement, which did not record them.
+_READ_NOTHING_MORE = ", ".join(
+    f"{column} = case when state = 'waiting' then coalesce({column}, {nothing}) else {column} end"
+    for column, nothing in (("uses_own_rights", "false"), ("read_connectors", "'{}'"))
+)
+
 RUNNING = NamedQuery.of(f"""
-update statements set state = 'running', engine_handle = :mark, {_SENT_AT}
+update statements set state = 'running', engine_handle = :mark, {_SENT_AT}, {_READ_NOTHING_MORE}
 where {FENCED} and state in ('waiting', 'running')
 """)
 
@@ -444,7 +450,7 @@ select count(*) from changed
 # are always marked for deletion.
 FINISH = NamedQuery.of(f"""
 with changed as (
-    update statements set state = :state::text, ended_at = now(), {_SENT_AT},
+    update statements set state = :state::text, ended_at = now(), {_SENT_AT}, {_READ_NOTHING_MORE},
         error_code = :error_code, message = :message::text,
         error_line = :error_line, error_column = :error_column, error_sqlstate = :error_sqlstate,
         has_result_set = :has_result_set,

@@ -134,11 +134,13 @@ class StatementAccess:
     def may_receive(self, user: User, connector: str, sources: ReadSources) -> bool:
         """Return whether a result of this connector, with rows from these sources, may be granted to the user.
 
-        Files depend on the rights of the statement's user, so only `ResultSharing.ANYONE` permits them.
+        Only `ResultSharing.ANYONE` permits rows that depend on the rights of the statement's user.
         """
-        if sources.files and self._connectors.result_sharing(connector) is not ResultSharing.ANYONE:
-            return False
-        return all(self._connectors.may_receive_results(user, key) for key in {connector, *sources.connectors})
+        return all(
+            self._connectors.may_receive_results(user, key)
+            and (not sources.own_rights or self._connectors.result_sharing(key) is ResultSharing.ANYONE)
+            for key in {connector, *sources.connectors}
+        )
 
     def require_reader(self, user: User, status: StatementStatus) -> None:
         """Raise OperationNotFound or PermissionDenied unless the user may read the status now."""

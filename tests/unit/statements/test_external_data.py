@@ -113,7 +113,7 @@ async def test_statements_record_what_they_and_their_session_have_read_before_th
     await reads.add_files()
     await reads.add_files()
     await reads.add(ReadSources(connectors=frozenset(["hive"])))
-    everything = ReadSources(files=True, connectors=frozenset(["hive"]))
+    everything = ReadSources(own_rights=True, connectors=frozenset(["hive"]))
     assert recorded == [(first, ReadSources(connectors=frozenset(["hive"]))), (first, everything)]
     await reads.begin(None)  # such as a lookup of the plan
     await reads.begin(second)
