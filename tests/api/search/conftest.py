@@ -36,6 +36,7 @@ async def ana(api: Api) -> Caller:
     """The user of one test. The index is empty when the test starts."""
     api.shelf.act_as_caller(False)
     await api.database.execute("delete from metadata_scopes")
+    await api.database.execute("delete from metadata_answers")
     return await api.user("ana")
 
 
