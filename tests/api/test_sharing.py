@@ -23,7 +23,7 @@ from tests.refusals import raises_code
 
 from queryserver.identity.users import Groups
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
-from queryserver.platform.logs import FIELDS
+from queryserver.platform.logs import FIELDS, MAX_LINE_CHARACTERS
 from queryserver.platform.settings.desktop import AuthSettings
 from queryserver.platform.settings.editor import InterpreterSettings
 from queryserver.statements.grant_repository import FOREIGN, MAX_GRANTS_PER_RESULT, GrantRecords
@@ -613,6 +613,8 @@ async def test_unknown_names_own_name_and_missing_results_are_refused(api: Api, 
     unknown = replace(gone, username=f"nobody-{uuid4()}")
     for caller in (gone, unknown):
         assert (await refusal(ana, operation, bob, caller))[0][2] == "unknown_user"
+    for name in ("not a name", "eve/x", "x" * 200):
+        assert (await refusal(ana, operation, users=[name]))[0] == (404, -1, "unknown_user")
     assert (await refusal(ana, operation, groups=["no such group"]))[0][2] == "unknown_group"
     assert (await refusal(ana, operation, ana))[0][2] == "invalid_parameter"
     assert (await refusal(ana, operation))[0][2] == "missing_parameter"
@@ -772,3 +774,22 @@ async def test_grants_revocations_and_refusals_are_audited(ana: Caller, bob: Cal
         ("result.revoke_share", ana.username, "ok", operation, bob.username, ""),
         ("result.revoke_share", ana.username, "operation_not_found", unknown, "", ""),
     ]
+
+
+@pytest.mark.sharing(22)
+async def test_audit_events_name_each_user_and_group_once_in_lines_that_are_not_cut(ana: Caller, bob: Caller) -> None:
+    operation, groups = await result_of(ana), [f"{number}-{uuid4()}".ljust(140, "x") for number in range(300)]
+    database = ana.api.database
+    await database.execute("insert into groups (name) select unnest($1::text[])", groups)
+    spellings = [f"{' ' * 40_000}{bob.username}", bob.username.upper(), bob.username]
+    lines: list[dict[str, str]] = []
+    with audit_event_handler(lambda record: lines.append(getattr(record, FIELDS))):
+        response = await ana.post_json("editor/share_result", operationId=operation, users=spellings, groups=groups)
+        assert response.json()["changed"] == 301, response.text
+        long = ["y" * 100_000]
+        assert (await refusal(ana, operation, users=long))[0][2] == "unknown_user"
+        assert (await refusal(ana, operation, groups=long))[0][2] == "unknown_group"
+    assert max(len(str(line)) for line in lines) < MAX_LINE_CHARACTERS / 2
+    shared = [line for line in lines if line["outcome"] == "ok" and line.get("operation_id") == operation]
+    assert [name for line in shared for name in line["to_users"].split(", ") if name] == [bob.username]
+    assert [name for line in shared for name in line["to_groups"].split(", ") if name] == groups

@@ -1,18 +1,19 @@
 """Grants results to users and groups, revokes grants, and opens granted results (Contract sharing)."""
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Generator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from queryserver.connectors.model import ResultSharing
 from queryserver.connectors.registry import Connectors
-from queryserver.errors.base import InvalidParameter, MissingParameter, UnknownGroup, unknown_user
+from queryserver.errors.base import InvalidParameter, InvalidUsername, MissingParameter, UnknownGroup, unknown_user
 from queryserver.errors.statements import no_result_to_share, sharing_disabled, sharing_not_allowed, too_many_grants
 from queryserver.formats.arrow import Column
 from queryserver.identity.callers import CallerRepository
-from queryserver.identity.model import User, UsernameRule
+from queryserver.identity.model import MAX_LENGTH, User, Username, UsernameRule
 from queryserver.platform.logs import AUDIT
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.statements.grant_repository import (
@@ -31,6 +32,7 @@ from queryserver.statements.status import StatementAccess
 
 _SHARE = "result.share"
 _REVOKE = "result.revoke_share"
+_NAMES_PER_EVENT = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +83,7 @@ class Shares:
         Raises sharing_disabled, OperationNotFound, PermissionDenied, MissingParameter, InvalidParameter, unknown_user,
         UnknownGroup, sharing_not_allowed, no_result_to_share, too_many_grants.
         """
-        facts = {"operation_id": str(operation_id), **_facts(new.users, new.groups)}
-        with AUDIT.event(user.username, _SHARE, facts=facts):
+        with self._audited(user, _SHARE, operation_id, new.users, new.groups):
             self._require_enabled()
             status = (await self.access.own_record(user, operation_id)).status
             if not (new.users or new.groups):
@@ -104,8 +105,7 @@ class Shares:
 
         Administrators may revoke grants too. Raises OperationNotFound, unknown_user, UnknownGroup.
         """
-        facts = {"operation_id": str(operation_id), **_facts(users, groups)}
-        with AUDIT.event(user.username, _REVOKE, facts=facts):
+        with self._audited(user, _REVOKE, operation_id, users, groups):
             status = await self.access.status_for_cancellation(user, operation_id)
             to = await self._named(users, groups, is_active=None) if users or groups else None
             revoked = await self.grants.revoke(status.id, to)
@@ -190,7 +190,7 @@ class Shares:
 
     async def _named(self, users: Sequence[str], groups: Sequence[str], *, is_active: bool | None = True) -> GrantedTo:
         """Return the ids of users and groups. Raises unknown_user, UnknownGroup."""
-        keys = {self.usernames.read(name).key: name for name in users}
+        keys = {username.key: username.shown for username in map(self._username, users)}
         known = await self.grants.users(keys)
         for key, name in keys.items():
             if key not in known or (is_active and not known[key].is_active):
@@ -198,8 +198,33 @@ class Shares:
         ids = await self.grants.groups(groups)
         for name in groups:
             if name not in ids:
-                raise UnknownGroup(name)
+                raise UnknownGroup(_shortened(name))
         return GrantedTo([one.id for one in known.values()], list(ids.values()))
+
+    def _username(self, name: str) -> Username:
+        """Return the normalized name, or an invalid name as it is, because no user has it."""
+        try:
+            return self.usernames.read(name)
+        except InvalidUsername:
+            return Username(_shortened(name), _shortened(name))
+
+    @contextmanager
+    def _audited(
+        self, user: User, operation: str, operation_id: UUID, users: Sequence[str], groups: Sequence[str]
+    ) -> Generator[None]:
+        """Write audit events when the context ends: several if there are many names, because long lines are cut."""
+        named = [("to_users", name) for name in dict.fromkeys(self._username(name).shown for name in users)]
+        named += [("to_groups", name) for name in dict.fromkeys(map(_shortened, groups))]
+        with ExitStack() as stack:
+            for first in reversed(range(0, max(len(named), 1), _NAMES_PER_EVENT)):
+                some = named[first : first + _NAMES_PER_EVENT]
+                facts = {
+                    field: ", ".join(name for kind, name in some if kind == field)
+                    for field in ("to_users", "to_groups")
+                }
+                event = AUDIT.event(user.username, operation, facts={"operation_id": str(operation_id), **facts})
+                stack.enter_context(event)
+            yield
 
     async def _require_connectors(
         self, status: StatementStatus, sources: ReadSources, user_ids: Collection[int]
@@ -222,5 +247,6 @@ def _require_result(status: StatementStatus) -> None:
     raise no_result_to_share(f"The operation has no result: {status.state.wire_status}.")
 
 
-def _facts(users: Sequence[str], groups: Sequence[str]) -> Mapping[str, str]:
-    return {"to_users": ", ".join(users), "to_groups": ", ".join(groups)}
+def _shortened(name: str) -> str:
+    """Return the name, or its beginning if it is longer than any name of a user or group."""
+    return name if len(name) <= MAX_LENGTH else f"{name[:MAX_LENGTH]}…"
