@@ -260,6 +260,36 @@ async def test_reading_never_moves_the_cursor_of_the_owner(ana: Caller, bob: Cal
     assert [row[0] for row in (await ana.page(operation, rows=100))["data"]] == [4, 5, 6, 7, 8]
 
 
+@pytest.mark.sharing(14)
+@pytest.mark.parametrize("statement", ["rows 5", "rows 9000"])
+async def test_only_the_owner_prolongs_how_long_the_result_is_kept(
+    api: Api, ana: Caller, bob: Caller, statement: str
+) -> None:
+    operation = await result_of(ana, statement)
+    await share(ana, operation, bob)
+    strangers = [bob, await api.user("tom")]
+    unused = "update statements set last_used_at = now() - interval '2 d' where id = $1"
+    was_used = "select last_used_at > now() - interval '1 d' from statements where id = $1"
+
+    async def uses(caller: Caller) -> list[bool]:
+        found = []
+        for reading in (
+            rows_of(caller, operation),
+            caller.post("editor/fetch_result_metadata", operationId=operation),
+            caller.get(f"editor/download/{operation}"),
+            caller.get(f"editor/download/{operation}", format="arrow"),
+            caller.run("duckdb", f"SELECT count(*) FROM 'result://{operation}'"),
+        ):
+            await api.database.execute(unused, UUID(operation))
+            await reading
+            found.append(await api.database.value(was_used, UUID(operation)))
+        return found
+
+    assert await uses(ana) == [True] * 5
+    for caller in strangers:
+        assert await uses(caller) == [False] * 5
+
+
 @pytest.mark.sharing(5)
 async def test_statement_and_messages_of_the_engine_are_not_shown(ana: Caller, bob: Caller) -> None:
     operation = (await ana.execute("mysql", "sleep 600 then rows 7771"))["history_uuid"]

@@ -72,7 +72,7 @@ class StoredRows:
 
     def packed(self) -> AsyncGenerator[PackedRows]:
         """Yield the segments in their stored form."""
-        return self.reader.packed(self.status.id, self.status.rows)
+        return self.reader.packed(self.status.id, self.status.rows, user_id=self.user_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,7 @@ class ResultTables:
         status = await self._status(user, operation_id)
         async with self._hold(status.id):
             # The hold must exist before the record is read. Otherwise, a sweep could delete the segments in between.
-            stored = await self.records.stored_result(status.id, start_row=0, rows=max(status.rows, 1))
+            stored = await self.records.stored_result(status.id, start_row=0, rows=max(status.rows, 1), used_by=user.id)
             if stored is None:
                 raise errors.result_not_found(f"Operation {operation_id} does not exist.")
             _require_rows(operation_id, stored.status)

@@ -318,12 +318,18 @@ class StatementRecords:
         return row["body"]
 
     async def stored_result(
-        self, statement_id: UUID, *, start_row: int | None, rows: int, taken_by: int | None = None
+        self,
+        statement_id: UUID,
+        *,
+        start_row: int | None,
+        rows: int,
+        used_by: int | None = None,
+        taken_by: int | None = None,
     ) -> model.StoredResult | None:
         """Return where rows [start_row, start_row + rows) are stored. `start_row` defaults to the cursor.
 
-        Also marks the result as used. If the user `taken_by` owns the statement, and the rows are the last ones and
-        stored in the record, also moves the cursor to the end.
+        Also marks the result as used if the user `used_by` owns the statement. If the user `taken_by` owns it, and
+        the rows are the last ones and stored in the record, also moves the cursor to the end.
         """
         if taken_by is None:
             row = await self._database.row(_STORED_RESULT, statement_id, start_row, rows)
@@ -332,9 +338,10 @@ class StatementRecords:
         if row is None:
             return None
         is_taken = taken_by is not None and row["is_taken"]
-        if row["unused"] and not is_taken:
-            await self._database.execute("update statements set last_used_at = now() where id = $1", statement_id)
         status = status_from_row(row)
+        # Other readers, and callers who are about to be refused, do not prolong how long the result is kept.
+        if row["unused"] and not is_taken and status.user_id == used_by:
+            await self._database.execute("update statements set last_used_at = now() where id = $1", statement_id)
         return model.StoredResult(
             status=await self._with_parts(status) if status.outcome is not None else status,
             columns=columns_from_stored(row["columns"]) or (),

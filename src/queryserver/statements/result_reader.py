@@ -307,7 +307,7 @@ class ResultReader:
         Before it yields a very large segment, waits until memory for it is available. The memory stays reserved until
         the next segment is requested. Raises TooManyRequests.
         """
-        stored = await self._stored(operation_id, start_row=0, rows=rows)
+        stored = await self._stored(operation_id, start_row=0, rows=rows, used_by=user_id)
         if stored.inline is not None:
             yield decode(stored.inline)
         for segment in stored.segments:
@@ -333,9 +333,9 @@ class ResultReader:
                 schema = decode_schema(head)
             yield schema
 
-    async def packed(self, operation_id: UUID, rows: int) -> AsyncGenerator[PackedRows]:
+    async def packed(self, operation_id: UUID, rows: int, *, user_id: int) -> AsyncGenerator[PackedRows]:
         """Yield the segments of `tables` in their stored form. Yields nothing if the result is stored in its record."""
-        stored = await self._stored(operation_id, start_row=0, rows=rows)
+        stored = await self._stored(operation_id, start_row=0, rows=rows, used_by=user_id)
         for segment, head in zip(stored.segments, await self._heads(operation_id, stored.segments), strict=True):
             yield PackedRows(head, segment.size_bytes, partial(self._part, operation_id, segment))
 
@@ -370,10 +370,13 @@ class ResultReader:
         start_row: int | None,
         rows: int,
         user: User | None = None,
+        used_by: int | None = None,
         taken_by: int | None = None,
     ) -> StoredResult:
         """Return where the rows are stored. If `user` is given, check that they may read the rows."""
-        stored = await self.records.stored_result(operation_id, start_row=start_row, rows=rows, taken_by=taken_by)
+        stored = await self.records.stored_result(
+            operation_id, start_row=start_row, rows=rows, used_by=user.id if user else used_by, taken_by=taken_by
+        )
         if stored is None:
             raise OperationNotFound(str(operation_id))
         return stored if user is None else await self._readable(user, stored)
@@ -386,7 +389,9 @@ class ResultReader:
     async def _page(self, user: User, operation_id: UUID, request: PageRequest, first: int | None) -> ResultPage:
         taken_by = user.id if request.start_row is None and request.statement_id is None else None
         while True:
-            stored = await self._stored(operation_id, start_row=first, rows=request.rows, taken_by=taken_by)
+            stored = await self._stored(
+                operation_id, start_row=first, rows=request.rows, used_by=user.id, taken_by=taken_by
+            )
             async with self._cursor_back_on_failure(stored):
                 stored = await self._readable(user, stored)
                 if first is None and stored.status.user_id != user.id:

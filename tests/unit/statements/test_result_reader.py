@@ -60,7 +60,13 @@ class Recorded:
     looks: list[StoredResult]
 
     async def stored_result(
-        self, statement_id: UUID, *, start_row: int | None, rows: int, taken_by: int | None = None
+        self,
+        statement_id: UUID,
+        *,
+        start_row: int | None,
+        rows: int,
+        used_by: int | None = None,
+        taken_by: int | None = None,
     ) -> StoredResult:
         assert taken_by == (ANA.id if start_row is None else None)
         return self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
