@@ -198,6 +198,18 @@ class TestDatabaseStatements(OwnedStatementsContract):
             yield desk
             await desk.records.aclose()
 
+    @pytest.mark.parametrize("is_deleted", [True, False])
+    async def test_statement_whose_rows_go_to_a_deleted_connector_is_claimed_to_end_it(
+        self, desk: DatabaseDesk, is_deleted: bool
+    ) -> None:
+        connector = await desk.database.value(
+            """insert into connectors (nice_name, dialect, interface, deleted_at)
+            values ('Gone', 'sqlite', 'sqlite', case when $1::boolean then now() end) returning id::text""",
+            is_deleted,
+        )
+        waiting = await desk.add(owner=None, target=connector)
+        assert (waiting.statement_id in await desk.orphans()) is is_deleted
+
     @pytest.mark.parametrize(("outcome", "doomed"), [(FAILED, 1), (SUCCESS, 0), (Outcome(StatementState.AVAILABLE), 0)])
     async def test_invisible_bytes_of_failed_statement_are_deleted(
         self, desk: DatabaseDesk, outcome: Outcome, doomed: int

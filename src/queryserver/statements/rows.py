@@ -211,10 +211,11 @@ ASSIGNMENT = f"""{", ".join(ASSIGNMENT_FIELDS[:-1])}, id, owner, fence, sent_at,
     (select {NEXT_LINE} from statement_logs where statement_id = coalesce(operation_id, id)) as log_lines
 """
 
-# Matches statements of deleted connectors. If a connector is deleted while a statement is being sent, the statement
-# would otherwise end only at its deadline.
+# Matches statements of deleted connectors, and those whose rows go to one. If a connector is deleted while a statement
+# waits or is being sent, the statement would otherwise end only at its deadline.
 _HAS_NO_CONNECTOR = """exists (
-    select from connectors where id::text = orphan.connector and deleted_at is not null
+    select from connectors
+    where id::text in (orphan.connector, orphan.destination->>'connector') and deleted_at is not null
 )"""
 
 # The session of a statement may be open in another process, which then must run the statement.

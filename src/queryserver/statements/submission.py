@@ -275,6 +275,9 @@ class Submissions:
         reuse_key = self.reuse.key(user, connector, choice, session, new, credentials=credentials)
         new = replace(new, owner=owner, idempotency=key, reuse_key=reuse_key)
         new = await self.reuse.answered(new, request.max_age)
+        if new.reused is not None and data is None:
+            # Needs no slot of the connector, for which a worker would let it wait.
+            new = replace(new, owner=self.recorder.dispatcher.owner)
         if before_recording is not None:
             before_recording()
         if submission.run_all:
