@@ -26,7 +26,7 @@ from queryserver.platform.embedded.postgres import EmbeddedPostgres
 from queryserver.platform.logs import FIELDS, MAX_LINE_CHARACTERS
 from queryserver.platform.settings.desktop import AuthSettings
 from queryserver.platform.settings.editor import InterpreterSettings
-from queryserver.statements.grant_repository import FOREIGN, MAX_GRANTS_PER_RESULT, GrantRecords
+from queryserver.statements.grant_repository import FOREIGN, MAX_GRANTS_PER_RESULT, RECEIVED, GrantRecords
 
 _NOT_FOUND = (404, 2, "operation_not_found")
 _ANALYSTS = "analysts"
@@ -667,6 +667,51 @@ async def test_number_of_grants_of_a_result_is_limited(api: Api, ana: Caller, bo
     assert (await share(ana, operation, groups=groups[:2], title="again"))["changed"] == 2
 
 
+@pytest.mark.sharing(20)
+async def test_parallel_calls_do_not_exceed_the_number_of_grants_together(api: Api, ana: Caller) -> None:
+    operation, size = await result_of(ana), MAX_GRANTS_PER_RESULT // 2 + 1
+    groups = [f"many-{number}-{uuid4()}" for number in range(2 * size)]
+    await api.database.execute("insert into groups (name) select unnest($1::text[])", groups)
+    async with api.database.transaction() as connection:
+        await connection.execute("select from statements where id = $1 for no key update", UUID(operation))
+        calls = [
+            asyncio.create_task(ana.post_json("editor/share_result", operationId=operation, groups=some))
+            for some in (groups[:size], groups[size:])
+        ]
+        waiting = (
+            "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+        )
+        async with asyncio.timeout(60):
+            while await connection.fetchval(f"{waiting}") < len(calls):
+                await connection.execute("select pg_stat_clear_snapshot()")
+                await asyncio.sleep(0.01)
+    assert sorted([one.status_code for one in await asyncio.gather(*calls)]) == [200, 409]
+
+
+@pytest.mark.sharing(20)
+async def test_grantee_who_was_disabled_meanwhile_is_unknown(
+    api: Api, ana: Caller, bob: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operation = await result_of(ana)
+    grant = GrantRecords.grant
+
+    async def grant_late(*arguments: Any, **named: Any) -> int:
+        await accounts(api).disable(bob.username)
+        return await grant(*arguments, **named)
+
+    monkeypatch.setattr(GrantRecords, "grant", grant_late)
+    assert (await refusal(ana, operation, bob))[0][2] == "unknown_user"
+
+
+@pytest.mark.sharing(18)
+async def test_received_grants_are_found_by_index(api: Api) -> None:
+    async with api.database.transaction() as connection:
+        await connection.execute("set local enable_seqscan = off")
+        rows = await connection.fetch(f"explain {RECEIVED}", 1, ["mysql"], [], 0, 50)
+    plan = "\n".join(row[0] for row in rows)
+    assert all(index in plan for index in ("ix_result_grants_user", "ix_result_grants_group")), plan
+
+
 @pytest.mark.sharing(18)
 async def test_names_may_be_listed_in_a_form(ana: Caller, bob: Caller, team: tuple[str, Caller]) -> None:
     group, eva = team
@@ -706,7 +751,11 @@ async def test_result_of_an_older_program_is_not_shared(api: Api, ana: Caller, b
         assert not (await rows_of(bob, operation)).is_success
     assert not await may_read(bob, old)
     listed = (await bob.get("editor/shared_with_me")).json()["results"]
-    assert old not in {one["operationId"] for one in listed}
+    assert listed == []
+    known = "set uses_own_rights = false, read_connectors = '{}' where operation_id = $1 and statement_index = 1"
+    await api.database.execute(f"update statements {known}", UUID(script))
+    listed = (await bob.get("editor/shared_with_me")).json()["results"]
+    assert [one["operationId"] for one in listed] == [script], "one of its statements can be read"
     derived = await result_of(ana, f"FROM 'result://{old}'", "duckdb")
     assert (await refusal(ana, derived, bob))[0][2] == "sharing_not_allowed"
 

@@ -78,12 +78,13 @@ class GrantedTo:
 
 
 # An older program has run the statement if it may have rows although the columns are null.
+_READ_CONNECTORS = f"""coalesce({{row}}.read_connectors, case
+    when not {{row}}.is_script and {{row}}.state in ('running', 'available', 'expired', 'closed')
+    then array['{UNKNOWN}'] else array[]::text[]
+end)"""
 _SOURCES = f"""
 coalesce(statements.uses_own_rights, false) as uses_own_rights,
-coalesce(statements.read_connectors, case
-    when not statements.is_script and statements.state in ('running', 'available', 'expired', 'closed')
-    then array['{UNKNOWN}'] else array[]::text[]
-end) as read_connectors
+{_READ_CONNECTORS.format(row="statements")} as read_connectors
 """
 
 _IS_VALID = """valid_until > now() and (
@@ -139,20 +140,33 @@ HAS_RESULT = """(
 )"""
 """SQL condition: the operation has rows that can be read, or may still produce them."""
 
-# The page is joined to the count, so that there is a row without a result if the page is empty.
-_RECEIVED = f"""
-with mine as (
+_IS_READABLE = f"""(
+    {{row}}.state in ('waiting', 'running', 'available')
+    and array[{{row}}.connector] || {_READ_CONNECTORS}
+        <@ case when {{row}}.uses_own_rights then $3::text[] else $2::text[] end
+)"""
+
+# Each branch of the union reads its own index. The page is joined to the count, so that there is a row without a result
+# if the page is empty.
+RECEIVED = f"""
+with received as (
+    select * from result_grants where user_id = $1
+    union all
+    select * from result_grants where group_id in (select group_id from group_members where user_id = $1)
+), mine as (
     select statement_id, max(valid_until) as valid_until, max(granted_at) as granted_at,
         (array_agg(title order by granted_at desc))[1] as title
-    from result_grants as grants where {_IS_VALID.format(user="$1")} group by statement_id
+    from received where valid_until > now() group by statement_id
 ), readable as (
     select mine.*, username as shared_by from mine join statements on id = statement_id
         join users as owner on owner.id = statements.user_id and owner.is_active
-        cross join lateral (select {_SOURCES}) as sources
-    where statements.user_id <> $1 and {HAS_RESULT} and (
-        array[connector] || sources.read_connectors
-            <@ case when sources.uses_own_rights then $3::text[] else $2::text[] end
-    )
+    where statements.user_id <> $1 and case
+        when not statements.is_script then {_IS_READABLE.format(row="statements")}
+        else exists (
+            select from statements as part
+            where part.operation_id = statements.id and {_IS_READABLE.format(row="part")}
+        )
+    end
 )
 select * from (select count(*) as results from readable) as counted left join (
     select shared_by, title, granted_at, valid_until, {STATUS}
@@ -179,9 +193,14 @@ class GrantRecords:
     async def grant(self, statement_id: UUID, to: GrantedTo, *, until: datetime, title: str) -> int:
         """Grant the result, or change the end and title of existing grants. Returns how many were written.
 
-        Writes nothing if the result would have more than MAX_GRANTS_PER_RESULT grants.
+        Writes nothing if the result would have more than MAX_GRANTS_PER_RESULT grants, or if none of the users and
+        groups is left.
         """
-        return await self._database.execute(_GRANT, statement_id, list(to.users), list(to.groups), until, title)
+        async with self._database.transaction() as connection:
+            # Otherwise, parallel calls could not see each other's grants, and would exceed the maximum together.
+            await connection.execute("select from statements where id = $1 for no key update", statement_id)
+            status = await connection.execute(_GRANT, statement_id, list(to.users), list(to.groups), until, title)
+        return int(status.rsplit(" ", 1)[1])
 
     async def revoke(self, statement_id: UUID, to: GrantedTo | None) -> int:
         """Delete the grants to these users and groups, or all if `to` is None. Returns how many were deleted."""
@@ -202,7 +221,7 @@ class GrantRecords:
         """
         anyone = list(connectors.get(ResultSharing.ANYONE, ()))
         keys = [*connectors.get(ResultSharing.USERS_OF_CONNECTOR, ()), *anyone]
-        rows = await self._database.fetch(_RECEIVED, user_id, keys, anyone, offset, limit)
+        rows = await self._database.fetch(RECEIVED, user_id, keys, anyone, offset, limit)
         return rows[0]["results"], [
             (Grant(row["shared_by"], row["title"], row["granted_at"], row["valid_until"]), status_from_row(row))
             for row in rows

@@ -97,6 +97,7 @@ class Shares:
             _require_result(status)
             granted = await self.grants.grant(status.id, to, until=until, title=new.title)
             if not granted:
+                await self._named(new.users, new.groups)  # raises if a user or group has disappeared meanwhile
                 raise too_many_grants(f"A result can be granted to at most {MAX_GRANTS_PER_RESULT} users and groups.")
             return ResultGrants(status, sharing, await self.grants.of_statement(status.id), granted)
 
