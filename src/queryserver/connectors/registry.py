@@ -216,12 +216,28 @@ class Connectors:
         key = key_named(folded, [(one.key, one.dialect) for one in visible.values()])
         found = self.default_sql(user) if not folded else None if key is None else visible[key]
         if found is None:
-            for connector, error in self._idle.values():
-                is_meant = folded in (connector.key, connector.dialect)
-                if is_meant and _is_open(connector, user) and isinstance(error, errors.NotSupported):
-                    raise copy(error)  # a shared object would accumulate tracebacks
-            raise self.unknown(user, name or "")
+            meant = (pair for pair in self._idle.values() if folded in (pair[0].key, pair[0].dialect))
+            raise self._refusal(user, name or "", meant)
         return found
+
+    def exact(self, user: User, key: str) -> Connector:
+        """Return the connector with this key. Unlike `resolve`, never finds another connector of the same dialect.
+
+        Raises the errors of `resolve`.
+        """
+        found = self.find(key)
+        if found is None or not _is_open(found, user):
+            raise self._refusal(user, key, (self._idle[key],) if key in self._idle else ())
+        return found
+
+    def _refusal(
+        self, user: User, name: str, meant: Iterable[tuple[Connector, Exception]]
+    ) -> errors.NotSupported | errors.UnknownDialect:
+        """Return the error for a name, which may mean one of these connectors that cannot run here."""
+        for connector, error in meant:
+            if _is_open(connector, user) and isinstance(error, errors.NotSupported):
+                return copy(error)  # a shared object would accumulate tracebacks
+        return self.unknown(user, name)
 
     def unknown(self, user: User, name: str) -> errors.UnknownDialect:
         """Return the error for an unknown name, which lists the connectors that the caller may use."""

@@ -123,7 +123,16 @@ class TableExports:
 
         Raises UnknownDialect, invalid_dialect, replacing_not_supported, InvalidParameter, invalid_columns.
         """
-        connector = self.connectors.resolve(user, destination.connector)
+        return self._target(self.connectors.resolve(user, destination.connector), destination)
+
+    def stored_target(self, user: User, destination: TableDestination) -> "TableTarget":
+        """Check a stored destination again. Raises the errors of `target`.
+
+        If the user may no longer use its connector, the rows must not go to another connector of the same dialect.
+        """
+        return self._target(self.connectors.exact(user, destination.connector), destination)
+
+    def _target(self, connector: Connector, destination: TableDestination) -> "TableTarget":
         dialect, limit = connector.dialect, name_limit(connector.dialect)
         if dialect not in TABLE_DIALECTS or not isinstance(self.connectors.engine(connector), LoadingEngine):
             raise invalid_dialect(
@@ -162,7 +171,7 @@ class TableExports:
         Raises EngineError, rejected_by_rule, and the errors of `target` and `check`.
         """
         user = await present_rights(self.users, user)
-        target = self.target(user, TableDestination.of_stored(assignment.destination or {}))
+        target = self.stored_target(user, TableDestination.of_stored(assignment.destination or {}))
         connector, destination = target.target_connector, target.destination
         self._require_rights(user, connector)
         claim = assignment.claim

@@ -66,6 +66,7 @@ def table_settings(directory: Path, database_dsn: str, users_url: str, **editor:
             "options": {"url": users_url.replace("api_tests:planted-secret@", "${USER}:${PASSWORD}@")},
         },
         "odd": {"interface": "fake", "dialect": "impala"},
+        "hive": {"interface": "fake", "dialect": "hive", "options": {"tables": True}, "groups": ("analysts",)},
         "slow": {"interface": "fake", "dialect": "hive", "options": {"tables": True}},
     }
     settings = storage_settings(
