@@ -31,16 +31,18 @@ class ExportServices:
             return self.tables.target(user, destination)
         return self.files.target(destination)
 
-    @staticmethod
-    def restored(stored: Mapping[str, Any], *, path_values: Mapping[str, str]) -> FileDestination | TableDestination:
-        """Return the destination that `stored` has written, with placeholders in its path replaced by values."""
+    def stored_target(self, user: User, stored: Mapping[str, Any], *, path_values: Mapping[str, str]) -> Destination:
+        """Return a stored destination in normal form, with placeholders in its path replaced by values.
+
+        Raises the errors of `target`.
+        """
         if stored["kind"] != FILES:
-            return TableDestination.of_stored(stored)
+            return self.tables.stored_target(user, TableDestination.of_stored(stored))
         destination = FileDestination.read(stored)
         path = destination.path
         for placeholder, value in path_values.items():
             path = path.replace(placeholder, value)
-        return replace(destination, path=path)
+        return self.files.target(replace(destination, path=path))
 
 
 def export_services(

@@ -160,7 +160,7 @@ class Schedules:
         owner_id = stored.owner_id
         # A schedule whose owner or connector no longer exists can still be disabled or renamed.
         if definition.enabled or changes.keys() & {"owner", "connector", "kind"}:
-            definition, owner_id = await self._validated(definition)
+            definition, owner_id = await self._validated(definition, before)
         else:
             await self._require_rules(definition)
             if changes.keys() & {"task", "params"}:
@@ -169,7 +169,9 @@ class Schedules:
         next_run = definition.next_time(await self.records.now()) if new_times else None
         return await self.records.update(stored.id, stored.version, definition, owner_id, next_run, new_times=new_times)
 
-    async def _validated(self, definition: ScheduleDefinition) -> tuple[ScheduleDefinition, int]:
+    async def _validated(
+        self, definition: ScheduleDefinition, before: ScheduleDefinition | None = None
+    ) -> tuple[ScheduleDefinition, int]:
         """Return the definition in its stored form and the id of its owner. Raises the errors of `create`."""
         await self._require_rules(definition)
         try:
@@ -183,24 +185,43 @@ class Schedules:
         if definition.kind is ScheduleKind.STATEMENT:
             if definition.document:
                 await self._require_document(user, definition)
-                if not definition.connector:
-                    return _with_parameters(definition), owner[0]
-            if not definition.connector:
+            elif not definition.connector:
                 raise errors.MissingParameter("schedule.connector is required.")
-            await self.connectors.at_least(user.connectors_version)
-            try:
-                key = self.connectors.resolve(user, definition.connector).key
-            except errors.UnknownDialect:
-                raise errors.InvalidParameter(
-                    "schedule.connector must be a connector that the owner may use."
-                ) from None
-            return _with_parameters(replace(definition, connector=key)), owner[0]
+            return _with_parameters(await self._with_keys(user, definition, before)), owner[0]
         if not user.is_admin:
             raise errors.InvalidParameter(
                 "schedule.owner must be an administrator, because only administrators can run tasks."
             )
         no_statement = replace(definition, connector=None, database=None, statement=None, document=None, into=None)
         return _with_parameters(replace(no_statement, parameters=None)), owner[0]
+
+    async def _with_keys(
+        self, owner: User, definition: ScheduleDefinition, before: ScheduleDefinition | None
+    ) -> ScheduleDefinition:
+        """Return the definition with the keys of its connectors. Raises InvalidParameter, NotSupported.
+
+        A stored key is not resolved again, because it may be the name of a dialect, and then mean another connector.
+        """
+        await self.connectors.at_least(owner.connectors_version)
+
+        def key(field: str, name: str, *, is_stored: bool) -> str:
+            find = self.connectors.exact if is_stored else self.connectors.resolve
+            try:
+                return find(owner, name).key
+            except errors.UnknownDialect:
+                raise errors.InvalidParameter(f"{field} must be a connector that the owner may use.") from None
+
+        if definition.connector:
+            is_stored = before is not None and before.connector == definition.connector
+            definition = replace(
+                definition, connector=key("schedule.connector", definition.connector, is_stored=is_stored)
+            )
+        into = definition.into
+        if into is not None and (name := into["destination"].get("connector")):
+            is_stored = before is not None and before.into == into
+            named = {"connector": key("schedule.into.connector", name, is_stored=is_stored)}
+            definition = replace(definition, into={**into, "destination": {**into["destination"], **named}})
+        return definition
 
     async def _require_document(self, owner: User, definition: ScheduleDefinition) -> None:
         """Raise InvalidParameter unless the owner may run the saved query with these parameter values."""
@@ -368,10 +389,8 @@ class Beat:
             if await self.runs.queue_task(run):
                 self._count("submitted")
             return
-        if run.job["connector"] is not None:
-            await self._require_connector(user, run.job["connector"])
         submission, document = await self._submission(user, run)
-        target = self._target(user, run)
+        target = await self._target(user, run)
         if not await self.runs.may_submit(run.fire_id):
             raise errors.Conflict("The run could not be submitted within a day.")
         if target is not None:
@@ -385,7 +404,10 @@ class Beat:
             self._count("submitted")
 
     async def _submission(self, user: User, run: DueRun) -> tuple[Submission, Runnable | None]:
-        """Return the statement of the run, and its saved query if it has one, as the owner may run it now."""
+        """Return the statement of the run, and its saved query if it has one, as the owner may run it now.
+
+        Raises _PermanentFailure, MissingParameter, NotSupported, and the errors of `Documents.runnable`.
+        """
         job = run.job
         submission = Submission(
             connector=job["connector"],
@@ -397,25 +419,32 @@ class Beat:
         )
         given = job.get("parameters")
         if job.get("document") is None:
+            await self._require_connector(user, job["connector"])
             return replace(submission, parameters=None if given is None else read_parameters(given)), None
         document = await self.documents.runnable(user, job["document"], given)
+        connector = job["connector"] or document.connector
+        if connector is None:
+            raise errors.MissingParameter("Neither the schedule nor its saved query names a connector.")
+        await self._require_connector(user, connector)
         return replace(
             submission,
-            connector=job["connector"] or document.connector,
+            connector=connector,
             script=document.statement,
             database=job["database"] or document.database,
             parameters=document.parameters,
             parent_uuid=str(document.uuid),
         ), document
 
-    def _target(self, user: User, run: DueRun) -> Destination | None:
+    async def _target(self, user: User, run: DueRun) -> Destination | None:
         """Return the destination of the rows, in whose path `{date}` and `{time}` are those of the fire."""
         stored = run.job.get("into")
         if stored is None:
             return None
         fired = run.fired_at
         values = {"{date}": f"{fired:%Y-%m-%d}", "{time}": f"{fired:%H%M%S}"}
-        return self.exports.target(user, self.exports.restored(stored, path_values=values))
+        if (key := stored.get("connector")) is not None:
+            await self._require_connector(user, key)
+        return self.exports.stored_target(user, stored, path_values=values)
 
     async def _require_connector(self, user: User, key: str) -> None:
         """Raise _PermanentFailure unless the owner may use exactly this connector.

@@ -16,6 +16,8 @@ def interpreters(users_url: str) -> dict[str, Any]:
         "duckdb": {"interface": "duckdb", "options": {"path": ":memory:"}},
         "postgresql": {"interface": "sqlalchemy", "options": {"url": users_url}},
         "mysql": {"interface": "fake", "dialect": "mysql"},
+        "hive": {"interface": "fake", "dialect": "hive", "options": {"tables": True}, "groups": ("analysts",)},
+        "other": {"interface": "fake", "dialect": "hive", "options": {"tables": True}},
         "frozen": {
             "interface": "sqlalchemy", "dialect": "postgresql", "options": {"url": users_url}, "read_only": True
         },

@@ -122,6 +122,47 @@ class TestExports:
         assert (run["status"], run["statement_id"]) == ("failed", None)
         assert "does not exist" in run["message"]
 
+    async def test_no_other_connector_of_the_dialect_takes_the_place_of_one_that_is_closed(
+        self, api: Api, root: Caller
+    ):
+        """The connector `hive` is open to the group `analysts` only, and `other` has the dialect `hive` too."""
+        cora = await api.user("cora", groups=("analysts",))
+        document = await save(cora, name="Closed", statement="rows 3", connector="hive")
+        members = {"owner": cora.username, "interval_s": 3600, "cron": None, "timezone": "UTC"}
+        into = {"connector": "hive", "table": "t"}
+        reads = await scheduled(root, "reads", document=document["uuid"], **members)
+        writes = await scheduled(root, "writes", connector="duckdb", statement="SELECT 1 AS n", into=into, **members)
+        await api.database.execute(
+            "delete from group_members m using users u where u.id = m.user_id and u.username = $1", cora.username
+        )
+        for one in (reads, writes):
+            changed = await root.post_json("taskserver/schedules/update", schedule={"id": one["id"], "name": "new"})
+            run = await fired(api, one["id"], "2025-01-31T13:30:00+00:00")
+            assert (run["status"], run["statement_id"]) == ("failed", None)
+            assert run["message"] == "The owner of the schedule no longer has permission to use its connector."
+            # A change of another field does not choose another connector for the rows.
+            assert changed.status_code == (200 if one is reads else 400), changed.text
+
+    async def test_an_unknown_connector_of_the_table_is_refused_and_a_dialect_becomes_a_key(
+        self, api: Api, root: Caller, ana: Caller
+    ):
+        given = {"name": "dialect", "kind": "statement", "connector": "duckdb", "statement": "SELECT 1 AS n"}
+        given |= {"interval_s": 3600, "owner": ana.username}
+        for name, status in (("nowhere", 400), ("hive", 200)):
+            into = {"connector": name, "table": "t"}
+            answer = await root.post_json("taskserver/schedules/new", schedule={**given, "into": into})
+            assert answer.status_code == status, answer.text
+        stored = await api.database.value("select \"into\" from schedules where name = 'dialect'")
+        assert (stored["destination"]["connector"], stored["given"]) == ("other", into)
+
+    async def test_a_saved_query_without_connector_fails_the_run(self, api: Api, root: Caller, ana: Caller):
+        document = await save(ana, name="Bare", statement="SELECT 1 AS n", connector="duckdb")
+        schedule = await scheduled(root, "bare", owner=ana.username, document=document["uuid"])
+        await save(ana, uuid=document["uuid"], version=document["version"], connector="")
+        run = await fired(api, schedule["id"], "2025-01-31T13:30:00+00:00")
+        assert (run["status"], run["statement_id"]) == ("failed", None)
+        assert run["message"] == "Neither the schedule nor its saved query names a connector."
+
 
 @pytest.mark.platform(115)
 async def test_a_schedule_that_writes_files_requires_their_scope(root: Caller):
