@@ -3,9 +3,11 @@
 import asyncio
 import json
 import logging
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -26,6 +28,7 @@ from queryserver.platform.embedded.postgres import EmbeddedPostgres
 from queryserver.platform.logs import FIELDS, MAX_LINE_CHARACTERS
 from queryserver.platform.settings.desktop import AuthSettings
 from queryserver.platform.settings.editor import InterpreterSettings
+from queryserver.statements import downloads
 from queryserver.statements.grant_repository import FOREIGN, MAX_GRANTS_PER_RESULT, RECEIVED, GrantRecords
 
 _NOT_FOUND = (404, 2, "operation_not_found")
@@ -267,7 +270,7 @@ async def test_only_the_owner_prolongs_how_long_the_result_is_kept(
 ) -> None:
     operation = await result_of(ana, statement)
     await share(ana, operation, bob)
-    strangers = [bob, await api.user("tom")]
+    others = [bob, await api.user("tom")]
     unused = "update statements set last_used_at = now() - interval '2 d' where id = $1"
     was_used = "select last_used_at > now() - interval '1 d' from statements where id = $1"
 
@@ -286,7 +289,7 @@ async def test_only_the_owner_prolongs_how_long_the_result_is_kept(
         return found
 
     assert await uses(ana) == [True] * 5
-    for caller in strangers:
+    for caller in others:
         assert await uses(caller) == [False] * 5
 
 
@@ -361,6 +364,33 @@ async def test_open_table_is_not_read_after_the_grant_has_ended(ana: Caller, bob
             with raises_code("operation_not_found"):
                 await reading
         assert await own.read(0, 0, 1000) == content
+
+
+@pytest.mark.sharing(7)
+@pytest.mark.parametrize("loses", ["group", "account"])
+async def test_open_table_is_not_read_after_its_reader_has_lost_rights(
+    api: Api, monkeypatch: pytest.MonkeyPatch, loses: str
+) -> None:
+    ana, eva = await api.user("ana", groups=(_ANALYSTS,)), await api.user("eva", groups=(_ANALYSTS,))
+    operation = await result_of(ana, dialect="members")
+    await share(ana, operation, eva)
+    if loses == "account":  # of the owner's, which no grant would end
+        ana, eva = eva, ana
+    opener = api.running.statements.external_data.open_result
+    assert opener is not None
+    user = await user_of(eva)
+    now = time.monotonic()
+    monkeypatch.setattr(downloads, "time", SimpleNamespace(monotonic=lambda: now))
+    async with opener(user, operation) as table:
+        await table.read(0, 0, 1000)
+        if loses == "group":
+            await leave_group(eva, _ANALYSTS)
+        else:
+            await accounts(api).disable(eva.username)
+        now += 61
+        for reading in (table.read(0, 0, 1000), table.descriptor(0)):
+            with raises_code("operation_not_found"):
+                await reading
 
 
 @pytest.mark.sharing(8)

@@ -281,6 +281,8 @@ class StatementBuilder:
             self._result_reader,
             ownership,
             self._signals,
+            self.accounts.directory,
+            self.settings.desktop.auth.recheck,
         )
         return ExternalData(self.resources.files, tables.open, tables.wait_until_ended, self._grants.record_sources)
 

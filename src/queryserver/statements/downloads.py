@@ -5,10 +5,12 @@ A statement can read a result only if its user may read it. The result is retain
 Implements the protocols `StatementResults` and `OpenResult` of `engines/external_data.py`, independently of engines.
 """
 
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from concurrent.futures import Executor
-from contextlib import aclosing, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from uuid import UUID, uuid4
 
@@ -22,6 +24,7 @@ from queryserver.errors.statements import DownloadRefused
 from queryserver.formats.arrow import Column
 from queryserver.formats.download.encoder import PackedRows
 from queryserver.formats.download.stream import PackedStream, packed
+from queryserver.identity.callers import CallerRepository
 from queryserver.identity.model import DOWNLOAD, User
 from queryserver.platform.caches import LruCache
 from queryserver.platform.database import Database
@@ -181,6 +184,36 @@ class Downloads:
             raise download_disabled("Downloads are disabled for your account.")
 
 
+@dataclass(slots=True, eq=False)
+class _TableReader:
+    """Checks that a user may still read a result. Rereads the user's rights every `recheck_s` seconds."""
+
+    user: User
+    status: StatementStatus
+    access: StatementAccess
+    users: CallerRepository
+    recheck_s: float
+    _due: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._due = time.monotonic() + self.recheck_s
+
+    async def require(self) -> None:
+        """Raise ResultRefused unless the user may read the result now."""
+        with _refusals(str(self.status.id)):
+            if time.monotonic() >= self._due:
+                with suppress(errors.DatabaseUnavailable):  # tries again before the next piece
+                    await self._refresh()
+                    self._due = time.monotonic() + self.recheck_s
+            await self.access.require_result_reader(self.user, self.status)
+
+    async def _refresh(self) -> None:
+        present = await self.users.user(self.user.id)
+        if present is None:
+            raise errors.OperationNotFound(str(self.status.id))
+        self.user = present if self.user.api_token is None else present.narrowed(self.user.api_token)
+
+
 @dataclass(frozen=True, slots=True)
 class ResultTables:
     """Opens results as tables for SQL statements.
@@ -197,6 +230,8 @@ class ResultTables:
     reader: ResultReader
     ownership: Ownership
     signals: StateSignals
+    users: CallerRepository
+    recheck: timedelta
 
     def __post_init__(self) -> None:
         self.ownership.watch(RESULT_READS)
@@ -214,13 +249,9 @@ class ResultTables:
             is_own = stored.status.user_id == user.id
             sources = ReadSources(connectors=frozenset([stored.status.connector if is_own else FOREIGN]))
             sources |= await self.grants.sources(status.id)
-            require_reader = partial(self._require_reader, user, stored.status)
+            reader = _TableReader(user, stored.status, self.access, self.users, self.recheck.total_seconds())
             rows = partial(self.reader.tables, stored.status.id, stored.status.rows, user_id=user.id)
-            yield OpenTable(stored, self.results, sources, require_reader, rows)
-
-    async def _require_reader(self, user: User, status: StatementStatus) -> None:
-        with _refusals(str(status.id)):
-            await self.access.require_result_reader(user, status)
+            yield OpenTable(stored, self.results, sources, reader.require, rows)
 
     async def wait_until_ended(self, user: User, operation_id: str) -> StatementStatus:
         """Wait until an operation has ended, and return its status. The caller limits the wait.
