@@ -258,6 +258,15 @@ class StatementRecords:
         async with self._database.connection() as connection:
             return await _find_replay(connection, user_id, key)
 
+    async def find_recorded(self, user_id: int, key: str) -> UUID | None:
+        """Return the statement recorded under an idempotency key, whatever the request was. None if there is none."""
+        return await self._database.value(
+            "select s.id from idempotency_keys k join statements s on s.id = k.statement_id"
+            " where k.user_id = $1 and k.key = $2",
+            user_id,
+            key,
+        )
+
     async def make_durable(self, statement_id: UUID) -> bool:
         """Wait until the record of a statement is on disk. Return False if there is none."""
         # Any commit that waits for the disk also makes all earlier commits durable.

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 import structlog
 
@@ -380,6 +381,10 @@ class Beat:
 
     async def _submit(self, run: DueRun) -> None:
         """Submit the run's statement or task. Raises _PermanentFailure and the errors of `Submissions.submit`."""
+        recorded_id = await self.submissions.recorder.records.find_recorded(run.owner_id, run.fire_id)
+        if recorded_id is not None:  # by a beat that has died; a saved query or a right may have changed since then
+            await self._record(run, recorded_id)
+            return
         user = await self.callers.user(run.owner_id)
         if user is None:
             raise _PermanentFailure("The owner of the schedule is disabled.")
@@ -399,8 +404,11 @@ class Beat:
         recorded = await self.submissions.submit(user, submission, check_destination=check)
         if document is not None and not recorded.is_replay:
             self.documents.record_run(user, document, recorded.record.status.id)
-        # False if another beat has already recorded and counted the run.
-        if await self.runs.record_statement(run.fire_id, recorded.record.status.id):
+        await self._record(run, recorded.record.status.id)
+
+    async def _record(self, run: DueRun, statement_id: UUID) -> None:
+        """Record and count the run's statement, unless another beat has already done so."""
+        if await self.runs.record_statement(run.fire_id, statement_id):
             self._count("submitted")
 
     async def _submission(self, user: User, run: DueRun) -> tuple[Submission, Runnable | None]:

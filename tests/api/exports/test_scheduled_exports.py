@@ -2,6 +2,7 @@
 
 import datetime as dt
 from typing import Any
+from unittest.mock import AsyncMock
 from uuid import UUID
 
 import pytest
@@ -10,6 +11,7 @@ from tests.api.driving import Api, Caller, verdict
 from tests.api.storage.conftest import Files
 from tests.api.test_api_token_statements import program_of
 
+from queryserver import errors
 from queryserver.statements.states import ACTIVE
 
 
@@ -154,6 +156,30 @@ class TestExports:
             assert answer.status_code == status, answer.text
         stored = await api.database.value("select \"into\" from schedules where name = 'dialect'")
         assert (stored["destination"]["connector"], stored["given"]) == ("other", into)
+
+    @pytest.mark.parametrize("is_deleted", [False, True])
+    async def test_a_recorded_statement_is_found_again_after_its_saved_query_has_changed(
+        self, api: Api, root: Caller, ana: Caller, monkeypatch: pytest.MonkeyPatch, *, is_deleted: bool
+    ):
+        document = await save(ana, name="Changing", statement="SELECT 1 AS n", connector="duckdb")
+        schedule = await scheduled(root, f"found {is_deleted}", owner=ana.username, document=document["uuid"])
+        beat = api.services.scheduling.beat
+        with monkeypatch.context() as patch:
+            patch.setattr(beat.runs, "record_statement", AsyncMock(side_effect=errors.DatabaseUnavailable))
+            run = await fired(api, schedule["id"], "2025-01-31T13:30:00+00:00")
+        assert (run["status"], run["statement_id"]) == ("", None)
+        if is_deleted:
+            answer = await ana.post("documents/delete", uuid=document["uuid"])
+            assert answer.status_code == 200, answer.text
+        else:
+            await save(ana, uuid=document["uuid"], version=document["version"], statement="SELECT 2 AS n")
+        await beat.fire()
+        found = "select * from schedule_runs where fire_id = $1"
+        again = await api.database.row(found, run["fire_id"])
+        assert again is not None
+        key = "select statement_id from idempotency_keys where key = $1"
+        assert again["statement_id"] == await api.database.value(key, run["fire_id"])
+        assert again["status"] != "failed"
 
     async def test_a_saved_query_without_connector_fails_the_run(self, api: Api, root: Caller, ana: Caller):
         document = await save(ana, name="Bare", statement="SELECT 1 AS n", connector="duckdb")
