@@ -22,7 +22,7 @@ async def test_each_file_example_runs(server: Server, target: Path, monkeypatch:
     (target / "sales.csv").write_text("id,price\n1,2.50\n2,3.75\n")
     text = README.read_text(encoding="utf-8")
     blocks = re.findall(r"^```python files\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    assert len(blocks) == 6
+    assert len(blocks) == 7
     async with connect(server.url, token=token, retries=QUICK) as db:
         for block in blocks:
             names = {"db": db}
@@ -32,6 +32,7 @@ async def test_each_file_example_runs(server: Server, target: Path, monkeypatch:
             else:
                 await asyncio.to_thread(exec, code, names)
         assert await db.files.exists("file:///shared/prices.csv")
+        assert await db.files.exists("file:///shared/numbers.csv.gz")
         assert not await db.files.exists("file:///shared/sales")
         columns = await db.metadata.columns("duckdb", "main", "sales", refresh=True)
     assert (target / "copy.csv").read_bytes() == (target / "sales.csv").read_bytes()
