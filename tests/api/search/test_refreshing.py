@@ -323,6 +323,7 @@ async def test_server_that_died_while_reading_is_replaced(api: Api, ana: Caller)
 
 async def test_server_whose_heartbeat_was_late_reads_nothing(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server whose claim it would take over may be alive, but has not sent its heartbeat yet."""
+    api.shelf.act_as_caller(False)
     stock(api.shelf)
     await api.database.execute("delete from metadata_scopes")
     api.shelf.looks.clear()
