@@ -246,8 +246,8 @@ class Submissions:
         """Record and start one or all statements of the script, or return the record with the same idempotency key.
 
         `check_destination` checks the destination of a new request, and may raise. `before_recording` is called once
-        the request is known to be valid and new, and may raise. `choice_scope` wraps
-        the choice of the statement, which is slow for a large script, and may cancel it.
+        the request is known to be valid and new, and may raise. `choice_scope` wraps the choice of the statement, which
+        is slow for a large script, and may cancel it.
 
         Raises InvalidRequest, PayloadTooLarge, OperationNotFound, UnknownDialect, session_not_found, Conflict,
         CredentialsRequired, EngineJwtRequired, TooManyRequests, TooComplex, in which case nothing is recorded.
@@ -266,23 +266,12 @@ class Submissions:
             await check_destination()
         if submission.run_all:
             require_few_statements(choice, self.limits)
-        credentials = await self.credentials.required(user, connector)
-        session = await self._session(request)
-        # Read late, because the connectors may change until then.
-        data = next(filter(None, map(self.connectors.data_of, self._connectors(connector, submission))), None)
-        owner = await self.recorder.dispatcher.owner_for(data, session_owner=session.owner)
-        new, first_statement = self._new(request, choice, session, values), None
-        reuse_key = self.reuse.key(user, connector, choice, session, new, credentials=credentials)
-        new = replace(new, owner=owner, idempotency=key, reuse_key=reuse_key)
-        new = await self.reuse.answered(new, request.max_age)
-        if new.reused is not None and data is None:
-            # Needs no slot of the connector, for which a worker would let it wait.
-            new = replace(new, owner=self.recorder.dispatcher.owner)
+        new, is_bound = await self._owned(request, choice, values)
+        new, first_statement = replace(new, idempotency=key), None
         if before_recording is not None:
             before_recording()
         if submission.run_all:
             new, first_statement = script_operation(new, request.script, choice)
-        is_bound = data is not None or session.owner is not None
         recorded = await self.recorder.record(
             user,
             connector,
@@ -293,6 +282,27 @@ class Submissions:
             may_commit_early=submission.waits_for_end and key is None,
         )
         return await self._check_replay(recorded, request.parameters)
+
+    async def _owned(
+        self, request: _Request, choice: Choice, values: StatementParameters | None
+    ) -> tuple[NewStatement, bool]:
+        """Build the new statement with its session, its owner and the stored result that answers it, if any.
+
+        Also return whether only the process that holds its session or its data can run it.
+        """
+        connector = request.connector
+        credentials = await self.credentials.required(request.user, connector)
+        session = await self._session(request)
+        # Read late, because the connectors may change until then.
+        data = next(filter(None, map(self.connectors.data_of, self._connectors(connector, request.fields))), None)
+        owner = await self.recorder.dispatcher.owner_for(data, session_owner=session.owner)
+        new = self._new(request, choice, session, values)
+        reuse_key = self.reuse.key(request.user, connector, choice, session, new, credentials=credentials)
+        new = await self.reuse.answered(replace(new, owner=owner, reuse_key=reuse_key), request.max_age)
+        if new.reused is not None and data is None:
+            # Needs no slot of the connector, for which a worker would let it wait.
+            new = replace(new, owner=self.recorder.dispatcher.owner)
+        return new, data is not None or session.owner is not None
 
     async def make_durable(self, statement_id: UUID) -> None:
         """Wait until the record is on disk, for a caller who learns of the operation before it has ended (ADR 89).
