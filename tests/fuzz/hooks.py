@@ -103,6 +103,8 @@ _BEYOND_SCHEMAS = (
     # exist.
     "schedule", "notify", "connectors: unknown connector", "connectors: a token with the scope",
     "sources: unknown source", "offset must be below",
+    # An export goes to a path, or to a table of a connector. A grant ends in the future.
+    "path is required, or connector and table", "into: ", "split_", "until must be",
     # A script's operation has only the statements that were started.
     "statement_id: this operation has",
     # Schemas cannot express which characters an encoding can represent.
