@@ -104,9 +104,10 @@ _BEYOND_SCHEMAS = (
     "schedule", "notify", "connectors: unknown connector", "connectors: a token with the scope",
     "sources: unknown source", "offset must be below",
     # An export goes to a path, or to a table of a connector. The name of a file may give its format, which determines
-    # the compressions. A grant ends in the future.
+    # the compressions. A grant ends in the future and names at least one user or group.
     "path is required, or connector and table", "format is required, because", "if_exists: a folder of part files",
     "compression: xlsx files", "can be compressed with zstd, but not with gzip", "until must be",
+    "users or groups is required",
     # A script's operation has only the statements that were started.
     "statement_id: this operation has",
     # Schemas cannot express which characters an encoding can represent.

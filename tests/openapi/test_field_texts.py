@@ -19,7 +19,8 @@ from queryserver.platform.text import MAX_DEPTH, parse_boolean
 BIG = 2**63 - 1
 TEXTS = (
     *("", " ", "x", "X", "ä", ".", "a,b", "1,2", "null", "[]", "{}", '"x"', "true", "TRUE", "nay", "query"),
-    *("0", "1", "-1", "+1", "1.5", "1e3", " 1", "1 ", *map(str, (BIG, BIG + 1, -BIG, -BIG - 1, 10**30, -(10**30)))),
+    *("0", "1", "-1", "+1", "1.5", "1e3", "1.25e-45", "1e999", " 1", "1 "),
+    *map(str, (BIG, BIG + 1, -BIG, -BIG - 1, 10**30, -(10**30))),
 )
 """Strings that are tested for every field. Each field is also tested with its enumerated values and with the numbers
 around its limits.
@@ -53,8 +54,8 @@ def readings(text: str) -> Iterator[Any]:
         yield flag
     if re.fullmatch(r"[+-]?[0-9]+", text):
         yield int(text)
-    elif re.fullmatch(r"[+-]?[0-9]+\.[0-9]+", text):
-        yield float(text)
+    elif re.fullmatch(r"[+-]?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?", text) and not float(text).is_integer():
+        yield float(text)  # a whole number such as 1e3 would match the type integer, of which strings have only digits
 
 
 def is_described(schema: Mapping[str, Any], text: str, *, takes_empty: bool) -> bool:

@@ -39,7 +39,7 @@ MAX_PAGE_ENTRIES = 100
 _MAX_PAGE = 10**9
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
-_NUMBER = re.compile(r"[+-]?(?:[0-9]{1,19}(?:\.[0-9]{0,19})?|\.[0-9]{1,19})")
+_NUMBER = re.compile(r"[+-]?(?:[0-9]{1,19}(?:\.[0-9]{0,40})?|\.[0-9]{1,40})(?:[eE][+-]?[0-9]{1,3})?")
 _LARGE = re.compile(r"\+?0*[1-9][0-9]{18,}")
 _LONG_NUMBER = re.compile(r"[+-]?0*[1-9][0-9]{18,}")
 _EXACT_IN_A_DOUBLE = 2**53
@@ -248,7 +248,7 @@ EntriesPerPage: TypeAlias = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """Annotation for a bounded number: a decimal string with an optional sign and fraction, or a JSON number."""
+    """Annotation for a bounded number: a JSON number, or a string with an optional sign, fraction and exponent."""
 
     minimum: int
     maximum: int
