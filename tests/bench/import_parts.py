@@ -28,10 +28,11 @@ _COLUMNS = (
     " moment TIMESTAMP"
 )
 _CSV = {"file_type": "csv", "has_header": "true"}
-# Raised because the large file exceeds the usual upload limit.
+# Raised because the large file exceeds the usual upload limit, and many files are uploaded.
 _SETTINGS = {
     "QUERYSERVER__IMPORTER__MAX_LOCAL_FILE_SIZE_UPLOAD_LIMIT": str(2048 * _MIB),
     "QUERYSERVER__IMPORTER__MAX_BYTES_PER_USER": str(8192 * _MIB),
+    "QUERYSERVER__IMPORTER__MAX_FILES_PER_USER": "100",
 }
 
 
