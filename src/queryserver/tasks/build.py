@@ -11,6 +11,7 @@ from queryserver.connectors.engine_builders import EngineBuilder
 from queryserver.connectors.registry import Connectors
 from queryserver.connectors.repository import ConnectorRepository
 from queryserver.connectors.sources import configured_connectors, read_stored
+from queryserver.documents.build import document_service
 from queryserver.documents.documents import Documents
 from queryserver.exports.build import ExportServices
 from queryserver.identity.callers import CallerRepository
@@ -22,6 +23,8 @@ from queryserver.platform.migrations import open_service_database
 from queryserver.platform.ownership import Ownership
 from queryserver.platform.settings.tree import Settings
 from queryserver.statements.build import SharedResources, StatementServices
+from queryserver.statements.repository import StatementRecords
+from queryserver.statements.status import StatementAccess
 from queryserver.tasks.deliveries import Deliveries, DeliveryKind, Outbox
 from queryserver.tasks.execution import TaskJobs, TaskRunner, TaskTimes
 from queryserver.tasks.instances import Instances
@@ -154,7 +157,11 @@ async def open_schedules(settings: Settings) -> AsyncGenerator[Schedules]:
         recipients = Recipients(database, settings.desktop.task_server, webhook_rules(settings))
         heartbeat = timedelta(seconds=settings.desktop.task_server.heartbeat_s)
         instances = Instances(database, heartbeat=heartbeat)
-        yield _schedules(settings, database, callers, connectors, recipients, instances)
+        statements = StatementRecords(database)
+        stack.push_async_callback(statements.aclose)
+        access = StatementAccess(statements, connectors, grants=None)
+        documents = document_service(settings, database, connectors, access)
+        yield _schedules(settings, database, callers, connectors, recipients, instances, documents)
 
 
 def _schedules(
@@ -164,7 +171,7 @@ def _schedules(
     connectors: Connectors,
     recipients: Recipients,
     instances: Instances,
-    documents: Documents | None = None,
+    documents: Documents,
 ) -> Schedules:
     return Schedules(
         records=ScheduleRecords(database),
@@ -175,6 +182,6 @@ def _schedules(
         usernames=UsernameRule.of(settings.desktop.auth),
         settings=settings.desktop.task_server,
         time_zone=settings.desktop.time_zone,
-        statement_max_bytes=settings.editor.statement_max_bytes,
         documents=documents,
+        statement_max_bytes=settings.editor.statement_max_bytes,
     )

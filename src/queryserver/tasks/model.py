@@ -416,6 +416,21 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True)
+class ScheduleRun:
+    """A run of a schedule."""
+
+    fire_id: str
+    due: datetime
+    """The time for which the schedule fired."""
+    status: RunStatus
+    message: str
+    history_uuid: UUID | None
+    task_id: UUID | None
+    started: datetime
+    ended: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class DueRun:
     """A recorded fire whose statement or task has not been recorded yet."""
 

@@ -21,6 +21,7 @@ from queryserver.tasks.model import (
     Schedule,
     ScheduleDefinition,
     ScheduleKind,
+    ScheduleRun,
     TaskName,
 )
 from queryserver.tasks.repository import submit_with
@@ -70,6 +71,19 @@ class ScheduleRecords:
         if row is None:
             raise errors.schedule_not_found(schedule_id)
         return schedule_from_row(row)
+
+    async def runs(self, schedule_id: int, *, offset: int, limit: int) -> tuple[int, Sequence[ScheduleRun]]:
+        """Return the number of recorded runs of a schedule and one page of them, newest first."""
+        count = await self._database.value("select count(*) from schedule_runs where schedule_id = $1", schedule_id)
+        rows = await self._database.fetch(
+            """select fire_id, due_at, status, message, statement_id, task_id, fired_at, ended_at
+            from schedule_runs where schedule_id = $1
+            order by fired_at desc, fire_id desc offset $2 limit $3""",
+            schedule_id,
+            offset,
+            limit,
+        )
+        return count, [_run_from_row(row) for row in rows]
 
     async def active_user(self, username_key: str) -> tuple[int, str] | None:
         """Return the id and name of an active user. None if there is no such user."""
@@ -210,6 +224,19 @@ def schedule_from_row(row: Row) -> Schedule:
         last_status=row["last_status"],
         last_history_uuid=row["last_statement_id"],
         total_runs=row["total_runs"],
+    )
+
+
+def _run_from_row(row: Row) -> ScheduleRun:
+    return ScheduleRun(
+        fire_id=row["fire_id"],
+        due=row["due_at"],
+        status=RunStatus(row["status"]),
+        message=row["message"],
+        history_uuid=row["statement_id"],
+        task_id=row["task_id"],
+        started=row["fired_at"],
+        ended=row["ended_at"],
     )
 
 

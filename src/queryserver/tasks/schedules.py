@@ -37,6 +37,7 @@ from queryserver.tasks.model import (
     Schedule,
     ScheduleDefinition,
     ScheduleKind,
+    ScheduleRun,
     require_cron,
     require_zone,
     validate_task,
@@ -81,11 +82,10 @@ class Schedules:
     recipients: Recipients
     instances: Instances
     usernames: UsernameRule
+    documents: Documents
     settings: TaskServerSettings
     time_zone: str
     statement_max_bytes: int
-    documents: Documents | None = None
-    """None in commands, which do not check whether the owner may run a saved query. Its runs do."""
 
     async def page(
         self, *, enabled: bool | None = None, owner: str | None = None, page: int = 1, limit: int = 1000
@@ -104,6 +104,14 @@ class Schedules:
     async def get(self, schedule_id: int) -> Schedule:
         """Return a schedule. Raises schedule_not_found."""
         return await self.records.read(schedule_id)
+
+    async def runs(self, schedule_id: int, *, page: int, limit: int) -> tuple[int, Sequence[ScheduleRun]]:
+        """Return the number of recorded runs of a schedule and one page of them, newest first.
+
+        Raises schedule_not_found.
+        """
+        await self.records.read(schedule_id)
+        return await self.records.runs(schedule_id, offset=min((page - 1) * limit, 2**62), limit=limit)
 
     async def create(self, by: Author, fields: Mapping[str, Any]) -> Schedule:
         """Create a schedule from `fields`, whose names are those of ScheduleDefinition.
@@ -226,8 +234,6 @@ class Schedules:
 
     async def _require_document(self, owner: User, definition: ScheduleDefinition) -> None:
         """Raise InvalidParameter unless the owner may run the saved query with these parameter values."""
-        if self.documents is None:
-            return
         try:
             await self.documents.runnable(owner, definition.document or "", definition.parameters)
         except (errors.NotFound, errors.PermissionDenied, errors.InvalidRequest, errors.Conflict) as error:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.api.conftest import ApiOpener
+from tests.api.documents.calls import save, share
 from tests.api.driving import verdict
 from tests.api.taskserver.conftest import Desktop, Fleet
 from tests.api.test_logs import Event, about, audited
@@ -229,6 +230,7 @@ async def test_schedules_require_an_administrator_but_no_task_server(fleet: Flee
     made, ana = await fleet.schedule("one"), await fleet.api.user("ana")
     assert verdict(await ana.get("taskserver/schedules")) == (403, -1, "admin_required")
     assert verdict(await ana.get(f"taskserver/schedules/{made['id']}")) == (403, -1, "admin_required")
+    assert verdict(await ana.get(f"taskserver/schedules/{made['id']}/runs")) == (403, -1, "admin_required")
     for call in ("schedules/new", "schedules/update", "schedules/delete", "schedules/run", "email/test"):
         assert await ana.refused(f"taskserver/{call}") == (403, -1, "admin_required")
     # The task server is disabled here, so the call run is refused. Tests above and in other files cover all other
@@ -239,6 +241,69 @@ async def test_schedules_require_an_administrator_but_no_task_server(fleet: Flee
     for call in ("delete", "run", "update"):
         code = (501, -1, "task_server_disabled") if call == "run" else (404, -1, "schedule_not_found")
         assert await fleet.root.refused(f"taskserver/schedules/{call}", schedule=chosen) == code
+
+
+@pytest.mark.platform(117)
+async def test_runs_are_listed_newest_first_with_the_reason_of_failures(fleet: Fleet):
+    beat = fleet.api.services.scheduling.beat
+    made = await fleet.schedule("listed")
+
+    async def listed(**query: Any) -> tuple[list[dict[str, Any]], int]:
+        body = (await fleet.root.get(f"taskserver/schedules/{made['id']}/runs", **query)).json()
+        return body["runs"], body["count"]
+
+    assert await listed() == ([], 0)
+    for statement in ("rows 3", "fail broken"):
+        await fleet.root.post_json("taskserver/schedules/update", schedule={"id": made["id"], "statement": statement})
+        await fleet.due(made["id"])
+        await beat.fire()
+        ((going, *_), _) = await listed()
+        assert (going["status"], going["ended"]) == ("", None)
+        await fleet.root.on(going["history_uuid"], "check_status", wait=60)
+        await beat.record_ends()
+    runs, count = await listed()
+    assert ([run["status"] for run in runs], count) == (["failed", "finished"], 2)
+    assert [bool(run["message"]) for run in runs] == [True, False]
+    stored = {run["fire_id"]: run for run in await fleet.runs(made["id"])}
+    for run in runs:
+        row = stored[run["fire_id"]]
+        assert (run["history_uuid"], run["task_id"]) == (str(row["statement_id"]), None)
+        assert run["due"] <= run["started"] <= run["ended"]
+    assert await listed(limit=1, page=2) == (runs[1:], 2)
+    assert await listed(page=3) == ([], 2)
+    for unknown in ("99999", "x", "9" * 30):
+        answer = await fleet.root.get(f"taskserver/schedules/{unknown}/runs")
+        assert verdict(answer) == (404, -1, "schedule_not_found")
+
+
+async def test_runs_of_a_task_name_the_task(fleet: Fleet):
+    made = await fleet.schedule("task", kind="task", task="document_cleanup")
+    await fleet.due(made["id"])
+    await fleet.api.services.scheduling.beat.fire()
+    (run,) = (await fleet.root.get(f"taskserver/schedules/{made['id']}/runs")).json()["runs"]
+    (stored,) = await fleet.runs(made["id"])
+    assert (run["history_uuid"], run["task_id"]) == (None, str(stored["task_id"]))
+
+
+@pytest.mark.platform(118)
+async def test_command_refuses_a_document_that_the_owner_may_not_run(fleet: Fleet, command: Command, tmp_path: Path):
+    file, ana = tmp_path / "schedule.json", await fleet.api.user("ana")
+    document = await save(fleet.root, name="Closed", statement="select 1", connector="sqlite")
+    given = {"name": "theirs", "kind": "statement", "document": document["uuid"], "interval_s": 60}
+    file.write_text(json.dumps({**given, "owner": ana.username}))
+    refused = await command("schedules", "add", str(file))
+    assert (refused.code, "schedule.document" in refused.err, "does not exist" in refused.err) == (2, True, True)
+    assert (await fleet.root.get("taskserver/schedules")).json()["count"] == 0
+    file.write_text(json.dumps({**given, "owner": fleet.root.username}))
+    added = await command("schedules", "add", str(file), "--json")
+    assert added.code == 0, added.err
+    number = str(json.loads(added.out)["id"])
+    file.write_text(json.dumps({"owner": ana.username}))
+    assert "schedule.document" in (await command("schedules", "update", number, str(file))).err
+    granted = await share(fleet.root, document["uuid"], {"user": ana.username, "permission": "run"})
+    assert granted.status_code == 200, granted.text
+    assert (await command("schedules", "update", number, str(file))).code == 0
+    assert (await fleet.read(int(number)))["owner"] == ana.username
 
 
 async def test_schedule_of_a_disabled_owner_can_still_be_disabled(fleet: Fleet):

@@ -2677,6 +2677,31 @@ class ScheduleResponse(TypedDict):
     status: Literal[0]
 
 
+class ScheduleRun(TypedDict):
+    """
+    A run of a schedule.
+    """
+
+    fire_id: str
+    due: str
+    status: Literal["", "finished", "failed", "skipped"]
+    message: str
+    history_uuid: str | None
+    task_id: str | None
+    started: str
+    ended: str | None
+
+
+class ScheduleRunListResponse(TypedDict):
+    """
+    Runs of a schedule, newest first.
+    """
+
+    runs: list[ScheduleRun]
+    count: int
+    status: Literal[0]
+
+
 class ScheduleDeleteResponse(TypedDict):
     """
     The schedule was deleted.

@@ -2732,6 +2732,31 @@ class ScheduleResponse(WireModel):
     status: Literal[0]
 
 
+class ScheduleRun(WireModel):
+    """
+    A run of a schedule.
+    """
+
+    fire_id: str
+    due: Time
+    status: Annotated[str, one_of("", "finished", "failed", "skipped")]
+    message: str
+    history_uuid: str | None
+    task_id: str | None
+    started: Time
+    ended: Time | None
+
+
+class ScheduleRunListResponse(WireModel):
+    """
+    Runs of a schedule, newest first.
+    """
+
+    runs: list[ScheduleRun]
+    count: int
+    status: Literal[0]
+
+
 class ScheduleDeleteResponse(WireModel):
     """
     The schedule was deleted.

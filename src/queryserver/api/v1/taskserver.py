@@ -26,7 +26,7 @@ from queryserver.errors.base import InsufficientScope, MissingParameter, schedul
 from queryserver.exports.model import FILES
 from queryserver.identity.model import Scope, User
 from queryserver.tasks.instances import Instance
-from queryserver.tasks.model import Schedule, ScheduleKind, Task, TaskFilter
+from queryserver.tasks.model import Schedule, ScheduleKind, ScheduleRun, Task, TaskFilter
 from queryserver.tasks.schedules import Author, Schedules
 
 router = PathGroup("taskserver", prefix="/api/v1/taskserver")
@@ -156,10 +156,19 @@ async def get_schedule(
     schedules: SchedulesDep,
 ) -> Response:
     """Return a schedule with the outcome of its last run."""
-    number = int(id) if id.isascii() and id.isdecimal() and len(id) < 20 else 0
-    if not 0 < number <= _MAX_ID:
-        raise schedule_not_found(id[:20])
-    return _schedule_response(await schedules.get(number))
+    return _schedule_response(await schedules.get(_number(id)))
+
+
+@router.get("/schedules/{id:schedule}/runs", response_model=wire.ScheduleRunListResponse, responses=failures(404))
+async def list_schedule_runs(
+    id: str,  # noqa: A002 the path's own name
+    _user: Admin,
+    request: Annotated[requests.ScheduleRunListParameters, fields(requests.ScheduleRunListParameters)],
+    schedules: SchedulesDep,
+) -> Response:
+    """List the runs of a schedule, newest first, as long as their records are kept (`retention.tasks_days`)."""
+    count, found = await schedules.runs(_number(id), page=request.page, limit=request.limit)
+    return json_response(wire.ScheduleRunListResponse(runs=[_run(one) for one in found], count=count, status=0))
 
 
 @router.post("/schedules/new", response_model=wire.ScheduleResponse, responses=failures(409))
@@ -251,6 +260,27 @@ async def _require_scope(
     to_files = any(into and into["destination"]["kind"] == FILES for into in destinations)
     if to_files and not user.has_scope(Scope.FILES_WRITE):
         raise InsufficientScope(Scope.FILES_WRITE)
+
+
+def _number(text: str) -> int:
+    """Return the number of a schedule in a path. Raises schedule_not_found."""
+    number = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else 0
+    if not 0 < number <= _MAX_ID:
+        raise schedule_not_found(text[:20])
+    return number
+
+
+def _run(run: ScheduleRun) -> wire.ScheduleRun:
+    return model_from(
+        wire.ScheduleRun,
+        run,
+        due=utc_text(run.due) or "",
+        status=run.status.value,
+        history_uuid=str(run.history_uuid) if run.history_uuid else None,
+        task_id=str(run.task_id) if run.task_id else None,
+        started=utc_text(run.started) or "",
+        ended=utc_text(run.ended),
+    )
 
 
 def _schedule_response(found: Schedule) -> Response:

@@ -493,5 +493,10 @@ class ScheduleListParameters(Fields):
     limit: Annotated[int, PageSize(MAX_ENTRIES), Field(description="Maximum number of schedules on a page.")] = 50
 
 
+class ScheduleRunListParameters(Fields):
+    page: Annotated[int, Integer(1), Field(description="Page number, from 1.")] = 1
+    limit: Annotated[int, PageSize(MAX_ENTRIES), Field(description="Maximum number of runs on a page.")] = 50
+
+
 class EmailTestRequest(Fields):
     to: Annotated[OptionalText, Field(description="Email address; by default the caller's.")] = None
