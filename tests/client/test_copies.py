@@ -77,6 +77,10 @@ async def test_qs_copies_between_connectors(qs: Qs):
     assert (again.code, again.text) == (0, "qs_copied: 1 row\n"), again.err
     shown = await qs("sql", "duckdb", "SELECT count(*) AS n FROM qs_copied")
     assert shown.text == "n\n4\n"
+    source = "postgresql:SELECT ? + 1, 'é'"
+    named = await qs("copy", source, "duckdb:qs_named", "--column", "a", "--column", "b", "-p", "2")
+    assert named.code == 0, named.err
+    assert (await qs("sql", "duckdb", "SELECT max(a) AS a FROM qs_named")).text == "a\n3\n"
     there = await qs("copy", f"postgresql:{ROWS}", "duckdb:qs_copied")
     assert (there.code, "already exists" in there.err) == (1, True)
 

@@ -10,6 +10,8 @@ from tests.client.shell import Qs
 
 from queryserver_client import ApiError, Connection, StatementError, connect_sync
 
+pytestmark = pytest.mark.exports(28)
+
 ROWS = "SELECT i AS n, 'row ' || i AS t FROM range({}) AS r(i)"
 
 
@@ -57,6 +59,7 @@ async def test_synchronous_connection_exports(server: Server, folder: str):
         with connect_sync(server.url, token=token, retries=QUICK) as db:
             statement = db.submit("duckdb", ROWS.format(3))
             rows = statement.export(f"{folder}/a.parquet").rows
+            assert statement.submit_export(f"{folder}/c.csv").result().dicts()[0]["rows"] == rows
             return rows, db.query("duckdb", ROWS.format(3), into=f"{folder}/b.csv").dicts()[0]["files"]
 
     assert await asyncio.to_thread(work) == (3, 1)
@@ -73,6 +76,10 @@ async def test_command_exports_results_and_statements(qs: Qs, folder: str):
     assert len((await qs("cat", f"{folder}/a.csv")).text.splitlines()) == 3
     parts = await qs("export", f"duckdb:{ROWS.format(9)}", f"{folder}/p", "--format", "csv", "--split-rows", "4")
     assert (parts.code, "9 rows in 3 files" in parts.text) == (0, True)
+    words = ["export", "duckdb:SELECT i AS n FROM range(:most) AS r(i)", f"{folder}/named.csv", "--no-header"]
+    assert (await qs(*words, "-p", "most=9", "--limit", "2", "-d", "main", "--timeout", "60")).code == 0
+    assert (await qs("cat", f"{folder}/named.csv")).text.splitlines() == ["0", "1"]
+    assert (await qs("export", listed, f"{folder}/x.csv", "--limit", "1")).code == 2
     assert (await qs("export", "duckdb:", f"{folder}/x.csv")).code == 2
     assert (await qs("export", listed, "local.csv")).code == 2
     failed = await qs("export", "duckdb:SELECT 'x'::INT", f"{folder}/x.csv")

@@ -13,6 +13,8 @@ from tests.client.shell import Make
 
 from queryserver_client import ApiError, Conflict, Connection, NotFound, StatementError, connect, connect_sync
 
+pytestmark = pytest.mark.documents(25)
+
 DAY = {"name": "day", "type": "date", "default": "2026-01-05"}
 
 
@@ -63,6 +65,23 @@ async def test_document_runs_with_defaults_and_values(db: Connection):
     broken = await db.documents.save("broken", "SELECT wrong", connector="duckdb")
     with pytest.raises(StatementError):
         await db.documents.run(broken["uuid"])
+
+
+async def test_rows_of_a_document_go_into_a_file(db: Connection, folder: str):
+    made = await db.documents.save("into", "SELECT :day AS day", connector="duckdb", parameters=[DAY])
+    result = await db.documents.run(made["uuid"], {"day": "2026-02-03"}, into=f"{folder}/a.csv")
+    assert (await result.dicts())[0]["rows"] == 1
+    assert await db.files.read(f"{folder}/a.csv") == b"day\r\n2026-02-03\r\n"
+    statement = await db.documents.submit(made["uuid"], into={"path": f"{folder}/b.csv", "header": False})
+    assert (await (await statement.result()).dicts())[0]["path"] == f"{folder}/b.csv"
+    assert await db.files.read(f"{folder}/b.csv") == b"2026-01-05\r\n"
+
+
+async def test_stored_rows_of_a_document_are_used_again(db: Connection):
+    made = await db.documents.save("again", "SELECT 7 AS n", connector="duckdb")
+    first = await db.documents.run(made["uuid"])
+    again = await db.documents.run(made["uuid"], max_age=3600)
+    assert (await again.statement.status()).reused_from == first.operation_id
 
 
 async def test_shared_document_runs_for_others(server: Server, db: Connection):
@@ -140,6 +159,30 @@ async def test_qs_saves_runs_shares_and_deletes(server: Server, make: Make, tmp_
     assert (await qs("documents", "restore", "Daily sales")).code == 0
     assert (await qs("documents", "delete", uuid, "--skip-trash")).code == 0
     assert (await qs("documents", "show", uuid)).code == 1
+
+
+async def test_qs_moves_reverts_and_writes_into_files(server: Server, make: Make, folder: str):
+    qs = make(QUERYSERVER_URL=server.url, QUERYSERVER_TOKEN=await server.token())
+    for number in (1, 2):
+        assert (await qs("saved", "save", "old", f"SELECT {number} AS n", "-c", "duckdb")).code == 0
+    assert [one["version"] for one in (await qs("saved", "versions", "old")).records] == ["2", "1"]
+    reverted = await qs("saved", "revert", "old", "1")
+    assert reverted.text.endswith("  version 3\n"), reverted.err
+    assert (await qs("saved", "show", "old")).text == "SELECT 1 AS n\n"
+    assert (await qs("saved", "revert", "old", "9")).code == 1
+    assert (await qs("saved", "move", "old", "/x/y")).code == 0
+    listed = (await qs("saved", "list", "--folder", "/x/y", "--type", "duckdb")).records
+    assert [one["name"] for one in listed] == ["old"]
+    assert (await qs("saved", "list", "--type", "hive")).records == []
+
+    wrote = await qs("saved", "run", "old", "--into", f"{folder}/a.csv")
+    assert (wrote.code, wrote.text.startswith(f"{folder}/a.csv: 1 row")) == (0, True), wrote.err
+    assert (await qs("cat", f"{folder}/a.csv")).text == "n\n1\n"
+    again = await qs("saved", "run", "old", "--into", f"{folder}/a.csv")
+    assert (again.code, "exists" in again.err) == (1, True)
+    assert (await qs("saved", "run", "old", "--into", f"{folder}/a.csv", "--if-exists", "replace")).code == 0
+    for wrong in (["--if-exists", "replace"], ["--into", "here.csv"], ["--into", f"{folder}/b.csv", "-o", "csv"]):
+        assert (await qs("saved", "run", "old", *wrong)).code == 2
 
 
 async def test_qs_reads_stdin_and_the_history(server: Server, make: Make):

@@ -2,8 +2,10 @@
 
 import asyncio
 import datetime as dt
+import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -12,6 +14,8 @@ from tests.client.shell import Make, Qs
 from tests.client.test_readme import blocks, run
 
 from queryserver_client import Connection, NotFound, PermissionDenied, connect, connect_sync
+
+pytestmark = pytest.mark.sharing(23)
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,24 @@ async def test_synchronous_connection_shares_and_opens(server: Server, reader: R
             return rows
 
     assert await asyncio.to_thread(shared) == [(5,)]
+
+
+async def test_qs_prints_stored_and_shared_results(
+    server: Server, qs: Qs, make: Make, reader: Reader, tmp_path: Path
+) -> None:
+    theirs = make(QUERYSERVER_URL=server.url, QUERYSERVER_TOKEN=reader.token)
+    kept = (await qs("sql", "duckdb", "SELECT 7 AS n", "--keep")).err.strip().removeprefix("kept: ")
+    for _ in range(2):
+        assert (await qs("result", kept[:8])).text == "n\n7\n"
+    assert (await theirs("result", kept)).code == 1
+    link = (await qs("share", kept, "-u", reader.name)).text.strip()
+    file = tmp_path / "shared.csv"
+    written = await theirs("result", link, "--to", str(file))
+    assert (written.code, file.read_bytes()) == (0, b"n\r\n7\r\n"), written.err
+    assert json.loads((await theirs("result", kept, "-o", "json")).text) == [{"n": 7}]
+    assert (await qs("sql", "duckdb", "CREATE OR REPLACE TABLE no_rows (n INT)")).code == 0
+    entry = (await qs("history", "-n", "1")).records[0]["id"]
+    assert (await qs("result", entry)).code == 2
 
 
 async def test_qs_shares_lists_and_ends(server: Server, qs: Qs, make: Make, reader: Reader) -> None:

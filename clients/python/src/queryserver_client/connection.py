@@ -15,7 +15,7 @@ from queryserver_client.credentials import Secret, TokenSource, credentials_of, 
 from queryserver_client.documents import Documents
 from queryserver_client.encoding import ParameterRows, Parameters, encode_parameters
 from queryserver_client.errors import ApiError, ConfigurationError, ConnectionLost
-from queryserver_client.exports import CopyIfExists, Export, copy_target
+from queryserver_client.exports import CopyIfExists, Export, copy_target, destination
 from queryserver_client.files import Files
 from queryserver_client.history import History
 from queryserver_client.imports import Imports
@@ -23,6 +23,7 @@ from queryserver_client.metadata import Metadata
 from queryserver_client.named_results import NamedResults, with_results
 from queryserver_client.result import Result
 from queryserver_client.retries import Retries
+from queryserver_client.schedules import Schedules
 from queryserver_client.shares import SharedResult, id_in, received_results
 from queryserver_client.statement import FIRST_ROWS, Statement, canceling, started
 from queryserver_client.submitted import WAIT_S, OnLog, OnProgress, SubmittedStatement
@@ -95,7 +96,7 @@ class Connection:
             # A server that does not know `parameter_rows` must not run the statement without values.
             fields["parameters"] = {} if rows and isinstance(rows[0], dict) else []
         if into is not None:
-            fields["into"] = _destination(into)
+            fields["into"] = destination(into)
         elif on_progress is None and on_log is None:
             fields |= {"rows": FIRST_ROWS, "escape": False, "big_numbers": "number"}
             wait_s = WAIT_S
@@ -167,7 +168,7 @@ class Connection:
         sql, run_all = with_results(sql, results), run_all and into is None
         fields = _fields(sql, parameters, database, session_id, limit, timeout, max_age=max_age, run_all=run_all)
         if into is not None:
-            fields["into"] = _destination(into)
+            fields["into"] = destination(into)
         key = idempotency_key or str(uuid.uuid4())
         with _telling(key):
             return await self._execute(
@@ -257,6 +258,11 @@ class Connection:
     def documents(self) -> Documents:
         """Saved queries of this user, and those shared with this user."""
         return Documents(self.transport, self._execute)
+
+    @property
+    def schedules(self) -> Schedules:
+        """Schedules of statements, saved queries and tasks (administrators)."""
+        return Schedules(self.transport)
 
     @property
     def history(self) -> History:
@@ -362,7 +368,3 @@ def _fields(
         "run_all": True if run_all else None,
     }
     return {name: value for name, value in given.items() if value is not None}
-
-
-def _destination(into: "str | Mapping[str, Any]") -> dict[str, Any]:
-    return {"path": into} if isinstance(into, str) else dict(into)

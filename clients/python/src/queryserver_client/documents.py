@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequenc
 from typing import TYPE_CHECKING, Any
 
 from queryserver_client.encoding import Parameters, encode_parameters
+from queryserver_client.exports import destination
 from queryserver_client.result import Result
 from queryserver_client.statement import FIRST_ROWS, Statement, canceling
 from queryserver_client.submitted import WAIT_S, OnLog, OnProgress
@@ -154,12 +155,14 @@ class Documents:
         database: str | None = None,
         limit: int | None = None,
         timeout: float | None = None,
+        max_age: int | None = None,
         run_all: bool = True,
         allow_truncated: bool = False,
+        into: str | Mapping[str, Any] | None = None,
         idempotency_key: str | None = None,
     ) -> Statement:
         """Run a document without waiting for its end, with your own rights. The arguments are those of `run`."""
-        fields = _run_fields(uuid, parameters, database, limit, timeout, run_all=run_all)
+        fields = _run_fields(uuid, parameters, database, limit, timeout, max_age, run_all=run_all, into=into)
         return await self._execute(
             connector,
             fields,
@@ -177,18 +180,21 @@ class Documents:
         database: str | None = None,
         limit: int | None = None,
         timeout: float | None = None,
+        max_age: int | None = None,
         run_all: bool = True,
         on_progress: OnProgress | None = None,
         on_log: OnLog | None = None,
         allow_truncated: bool = False,
+        into: str | Mapping[str, Any] | None = None,
     ) -> Result:
         """Run a document with your own rights and return its result, like `Connection.query`.
 
         `parameters` are a mapping; the document's defaults apply to those that it leaves out, as do its connector and
-        its database.
+        its database. `into` sends the rows to files or to a table, as in `Connection.query`.
         """
-        fields, wait_s = _run_fields(uuid, parameters, database, limit, timeout, run_all=run_all), 0.0
-        if on_progress is None and on_log is None:
+        fields = _run_fields(uuid, parameters, database, limit, timeout, max_age, run_all=run_all, into=into)
+        wait_s = 0.0
+        if on_progress is None and on_log is None and into is None:
             fields |= {"rows": FIRST_ROWS, "escape": False, "big_numbers": "number"}
             wait_s = WAIT_S
         statement = await self._execute(connector, fields, allow_truncated=allow_truncated, wait_s=wait_s)
@@ -206,8 +212,10 @@ def _run_fields(
     database: str | None,
     limit: int | None,
     timeout: float | None,
+    max_age: int | None,
     *,
     run_all: bool,
+    into: str | Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     given = {
         "document": uuid,
@@ -215,6 +223,9 @@ def _run_fields(
         "database": database,
         "limit": limit,
         "timeout": timeout,
-        "run_all": True if run_all else None,
+        "max_age_s": max_age,
+        # `into` applies to one statement: of a script, only the first runs.
+        "run_all": True if run_all and into is None else None,
+        "into": None if into is None else destination(into),
     }
     return {name: value for name, value in given.items() if value is not None}

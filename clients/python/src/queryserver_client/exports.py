@@ -44,6 +44,11 @@ def file_target(path: str, **options: Any) -> dict[str, Any]:
     return {"path": path, **header, **chosen}
 
 
+def destination(into: str | Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a destination; `into` is a path, or these fields."""
+    return {"path": into} if isinstance(into, str) else dict(into)
+
+
 def copy_target(
     target: str | Sequence[str], if_exists: CopyIfExists, columns: Sequence[str] | None = None
 ) -> dict[str, Any]:

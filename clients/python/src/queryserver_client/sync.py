@@ -28,7 +28,7 @@ from queryserver_client.shares import SharedResult, Shares
 from queryserver_client.statement import Statement as AsyncStatement
 from queryserver_client.status import Event, Logs, Status
 from queryserver_client.submitted import OnLog, OnProgress
-from queryserver_client.sync_parts import Connectors, Files, History, Imports, Metadata, Users
+from queryserver_client.sync_parts import Connectors, Files, History, Imports, Metadata, Schedules, Users
 from queryserver_client.sync_parts import Documents as DocumentCalls
 from queryserver_client.values import Column, Row
 
@@ -227,6 +227,33 @@ class Statement:
             on_log=on_log,
         )
         return self._loop.run(call)
+
+    def submit_export(
+        self,
+        path: str,
+        *,
+        format: ExportFormat | None = None,  # noqa: A002
+        compression: Compression | None = None,
+        guard: bool = False,
+        header: bool = True,
+        split_rows: int | None = None,
+        split_bytes: int | None = None,
+        if_exists: IfExists = "error",
+        allow_truncated: bool | None = None,
+    ) -> "Statement":
+        call = partial(
+            self.core.submit_export,
+            path,
+            format=format,
+            compression=compression,
+            guard=guard,
+            header=header,
+            split_rows=split_rows,
+            split_bytes=split_bytes,
+            if_exists=if_exists,
+            allow_truncated=allow_truncated,
+        )
+        return Statement(self._loop, self._loop.run(call))
 
     def events(self, log_from: int = 0) -> Iterator[Event]:
         return self._loop.iterate(partial(self.core.events, log_from))
@@ -472,6 +499,10 @@ class Connection:
     @property
     def connectors(self) -> Connectors:
         return Connectors(self.loop, self.core.connectors)
+
+    @property
+    def schedules(self) -> Schedules:
+        return Schedules(self.loop, self.core.schedules)
 
     @property
     def history(self) -> History:

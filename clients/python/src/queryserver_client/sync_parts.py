@@ -1,4 +1,4 @@
-"""The parts of a synchronous connection: files, imports, connectors, history, metadata, users."""
+"""The parts of a synchronous connection: files, imports, connectors, documents, schedules, history and so on."""
 
 import io
 
@@ -10,6 +10,7 @@ from queryserver_client.history import History as AsyncHistory
 from queryserver_client.imports import Imports as AsyncImports
 from queryserver_client.metadata import Metadata as AsyncMetadata
 from queryserver_client.reading import buffered
+from queryserver_client.schedules import Schedules as AsyncSchedules
 from queryserver_client.users import Users as AsyncUsers
 
 
@@ -84,6 +85,21 @@ class Documents(Face[AsyncDocuments]):
     versions = blocking(AsyncDocuments.versions)
     version = blocking(AsyncDocuments.version)
     restore_version = blocking(AsyncDocuments.restore_version)
+
+
+class Schedules(Face[AsyncSchedules]):
+    """Like the async Schedules, without `await`."""
+
+    list = iterating(AsyncSchedules.list)
+    get = blocking(AsyncSchedules.get)
+    create = blocking(AsyncSchedules.create)
+    update = blocking(AsyncSchedules.update)
+    pause = blocking(AsyncSchedules.pause)
+    resume = blocking(AsyncSchedules.resume)
+    delete = blocking(AsyncSchedules.delete)
+    run = blocking(AsyncSchedules.run)
+    runs = iterating(AsyncSchedules.runs)
+    beat_is_running = blocking(AsyncSchedules.beat_is_running)
 
 
 class History(Face[AsyncHistory]):

@@ -2,17 +2,32 @@
 
 import logging
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from queryserver_client.cli.forms import FileKind, Form, IfExists, Permission
+from queryserver_client.cli.document_commands import documents
+from queryserver_client.cli.forms import FileKind, IfExists
+from queryserver_client.cli.invocation import (
+    AllowTruncated,
+    AnyForm,
+    Force,
+    GoOn,
+    Groups,
+    MostRows,
+    Parameter,
+    Paths,
+    Recursive,
+    ResultId,
+    StatementDatabase,
+    TimeLimit,
+    Users,
+    carry_out,
+    connected,
+)
+from queryserver_client.cli.schedule_commands import schedules
 from queryserver_client.cli.signals import end_in_order
-
-if TYPE_CHECKING:
-    from queryserver_client.sync import Connection
 
 app = typer.Typer(
     name="qs",
@@ -27,18 +42,9 @@ app = typer.Typer(
         "QUERYSERVER_URL with QUERYSERVER_TOKEN takes precedence over the login stored by qs login."
     ),
 )
-
-AnyForm = Annotated[
-    Form | None, typer.Option("-o", "--output", help="Output format. Default: a table on a terminal, otherwise csv.")
-]
-
-Paths = Annotated[list[str], typer.Argument(metavar="SOURCE... TARGET", help="Local paths, store://… or :/….")]
-Recursive = Annotated[bool, typer.Option("-r", "--recursive", help="Include directories with their contents.")]
-Force = Annotated[bool, typer.Option("-f", "--force", help="Replace existing files.")]
-ResultId = Annotated[str, typer.Argument(help="Id of a result, or its first characters.")]
-Users = Annotated[list[str] | None, typer.Option("-u", "--user", help="Name of a user; may be repeated.")]
-Groups = Annotated[list[str] | None, typer.Option("-g", "--group", help="Name of a group; may be repeated.")]
-GoOn = Annotated[bool, typer.Option("-c", "--continue", help="Skip files that already exist with the same size.")]
+app.add_typer(documents)
+app.add_typer(documents, name="saved", help="The same as `qs documents`.", hidden=True)
+app.add_typer(schedules)
 
 
 def _print_version(is_requested: bool) -> None:
@@ -70,7 +76,7 @@ def login(
     """Log in and store the tokens, never the password, for later commands."""
     from queryserver_client.cli import sessions  # noqa: PLC0415
 
-    _run(lambda: sessions.log_in(url, user, is_token=token, is_piped=stdin))
+    carry_out(lambda: sessions.log_in(url, user, is_token=token, is_piped=stdin))
 
 
 @app.command()
@@ -78,7 +84,7 @@ def logout() -> None:
     """Revoke the stored login on the server and delete it."""
     from queryserver_client.cli import sessions  # noqa: PLC0415
 
-    _run(sessions.log_out)
+    carry_out(sessions.log_out)
 
 
 @app.command()
@@ -90,12 +96,7 @@ def sql(
     ] = None,
     values: Annotated[list[str] | None, typer.Argument(help="Values for the ? markers, in order.")] = None,
     file: Annotated[Path | None, typer.Option("-f", "--file", help="Read the SQL from a file.")] = None,
-    parameter: Annotated[
-        list[str] | None,
-        typer.Option(
-            "-p", "--param", help="name=value for :name, or a value for ?. A type may be added: name:date=2024-01-31."
-        ),
-    ] = None,
+    parameter: Parameter = None,
     result: Annotated[
         list[str] | None,
         typer.Option(
@@ -127,7 +128,7 @@ def sql(
     }  # fmt: skip
     words = [*([statement] if statement is not None else []), *(values or [])]
     named = command.NamedValues(parameter or [], result or [])
-    _run(lambda: command.run(given, words, file, named, output, to, is_expanded=expanded))
+    carry_out(lambda: command.run(given, words, file, named, output, to, is_expanded=expanded))
 
 
 @app.command()
@@ -140,7 +141,7 @@ def ps(
     """List waiting and running statements."""
     from queryserver_client.cli import operations  # noqa: PLC0415
 
-    _connected(lambda db: operations.show_running(db, output, is_all=all_users))
+    connected(lambda db: operations.show_running(db, output, is_all=all_users))
 
 
 @app.command()
@@ -148,7 +149,7 @@ def kill(ids: Annotated[list[str], typer.Argument(help="Ids or their prefixes, a
     """Cancel statements on the engine. Administrators can cancel any user's statements."""
     from queryserver_client.cli import operations  # noqa: PLC0415
 
-    _connected(lambda db: operations.cancel(db, ids))
+    connected(lambda db: operations.cancel(db, ids))
 
 
 @app.command()
@@ -161,7 +162,24 @@ def history(
     """List your statements, newest first."""
     from queryserver_client.cli import operations  # noqa: PLC0415
 
-    _connected(lambda db: operations.show_history(db, output, text=text or "", connector=connector, most=most))
+    connected(lambda db: operations.show_history(db, output, text=text or "", connector=connector, most=most))
+
+
+@app.command()
+def result(
+    given: Annotated[
+        str, typer.Argument(metavar="RESULT", help="Id of a result, its first characters, or the link of qs share.")
+    ],
+    output: AnyForm = None,
+    to: Annotated[Path | None, typer.Option("--to", help="Write to a file, in the format of its suffix.")] = None,
+    expanded: Annotated[
+        bool, typer.Option("-x", "--expanded", help="Print each cell on its own line, without truncation.")
+    ] = False,
+) -> None:
+    """Print a stored result: your own, or one that others share with you."""
+    from queryserver_client.cli import shares as command  # noqa: PLC0415
+
+    connected(lambda db: command.show_result(db, given, output, to, is_expanded=expanded))
 
 
 @app.command()
@@ -177,7 +195,7 @@ def share(
     """Let users and groups read a kept result, and print its link."""
     from queryserver_client.cli import shares as command  # noqa: PLC0415
 
-    _connected(lambda db: command.share(db, result, users=users or [], groups=groups or [], until=until, title=title))
+    connected(lambda db: command.share(db, result, users=users or [], groups=groups or [], until=until, title=title))
 
 
 @app.command()
@@ -185,7 +203,7 @@ def unshare(result: ResultId, users: Users = None, groups: Groups = None) -> Non
     """End the sharing of a result with users and groups; without any, with all."""
     from queryserver_client.cli import shares as command  # noqa: PLC0415
 
-    _connected(lambda db: command.unshare(db, result, users=users or [], groups=groups or []))
+    connected(lambda db: command.unshare(db, result, users=users or [], groups=groups or []))
 
 
 @app.command()
@@ -196,127 +214,7 @@ def shares(
     """List the results that others share with you, or who may read a result of yours."""
     from queryserver_client.cli import shares as command  # noqa: PLC0415
 
-    _connected(lambda db: command.show_shares(db, result, output))
-
-
-documents = typer.Typer(name="documents", no_args_is_help=True, help="Save, run and share queries.")
-app.add_typer(documents)
-
-Document = Annotated[str, typer.Argument(metavar="DOCUMENT", help="Name or uuid of a document.")]
-SeveralDocuments = Annotated[list[str], typer.Argument(metavar="DOCUMENT...", help="Names or uuids of documents.")]
-
-
-@documents.command("list")
-def list_documents(
-    text: Annotated[str | None, typer.Argument(help="Only documents that contain this text.")] = None,
-    folder: Annotated[str | None, typer.Option("--folder", help="Only documents in this folder.")] = None,
-    tag: Annotated[str | None, typer.Option("--tag", help="Only documents with this tag.")] = None,
-    owner: Annotated[str | None, typer.Option("--owner", help="Only documents of this user.")] = None,
-    all_users: Annotated[bool, typer.Option("-a", "--all", help="Documents of all users; for administrators.")] = False,
-    trash: Annotated[bool, typer.Option("--trash", help="Your documents in the trash.")] = False,
-    most: Annotated[int, typer.Option("-n", min=1, max=100_000, help="Maximum number of documents.")] = 100,
-    output: AnyForm = None,
-) -> None:
-    """List your documents and those shared with you, last changed first."""
-    from queryserver_client.cli import documents as command  # noqa: PLC0415
-
-    filters = {"folder": folder, "tag": tag, "owner": owner, "of_all_users": all_users, "in_trash": trash}
-    _connected(lambda db: command.show_list(db, output, text=text or "", most=most, filters=filters))
-
-
-@documents.command("show")
-def show_document(
-    document: Document,
-    version: Annotated[int | None, typer.Option("--version", min=1, help="A former version.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
-) -> None:
-    """Print the statement of a document."""
-    from queryserver_client.cli import documents as command  # noqa: PLC0415
-
-    _connected(lambda db: command.show_document(db, document, version=version, as_json=as_json))
-
-
-@documents.command("save")
-def save_document(
-    name: Annotated[str, typer.Argument(help="Name of the document, or the uuid of an existing one.")],
-    statement: Annotated[
-        str | None, typer.Argument(help="Statement or script; - reads it from stdin. Default: stays as it is.")
-    ] = None,
-    file: Annotated[Path | None, typer.Option("-f", "--file", help="Read the statement from a file.")] = None,
-    operation: Annotated[
-        str | None, typer.Option("--from", metavar="ID", help="Save a statement of your history.")
-    ] = None,
-    connector: Annotated[str | None, typer.Option("-c", "--connector", help="Connector of its runs.")] = None,
-    database: Annotated[str | None, typer.Option("-d", "--database")] = None,
-    parameter: Annotated[
-        list[str] | None, typer.Option("-p", "--param", help="name:type=default for :name; may be repeated.")
-    ] = None,
-    description: Annotated[str | None, typer.Option("--description")] = None,
-    folder: Annotated[str | None, typer.Option("--folder", help="Folder, such as /reports/daily.")] = None,
-    tag: Annotated[list[str] | None, typer.Option("--tag", help="May be repeated.")] = None,
-) -> None:
-    """Create a document, or save a new version of the document with this name."""
-    from queryserver_client.cli import documents as command  # noqa: PLC0415
-
-    fields: dict[str, Any] = {
-        "connector": connector, "database": database, "description": description, "folder": folder, "tags": tag,
-    }  # fmt: skip
-    words = [statement] if statement is not None else []
-    new = command.NewDocument(name, words, file, operation, parameter, fields)
-    _connected(lambda db: command.save(db, new))
-
-
-@documents.command("run")
-def run_document(
-    document: Document,
-    parameter: Annotated[
-        list[str] | None, typer.Option("-p", "--param", help="name=value or name:type=value; may be repeated.")
-    ] = None,
-    connector: Annotated[str, typer.Option("-c", "--connector", help="Default: that of the document.")] = "",
-    database: Annotated[str | None, typer.Option("-d", "--database", help="Default: that of the document.")] = None,
-    output: AnyForm = None,
-    to: Annotated[Path | None, typer.Option("--to", help="Write to a file, in the format of its suffix.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Maximum number of rows.")] = None,
-    timeout: Annotated[float | None, typer.Option(min=1, help="Time limit in seconds.")] = None,
-) -> None:
-    """Run a document with your own rights and print its result."""
-    from queryserver_client.cli import documents as command  # noqa: PLC0415
-
-    options: dict[str, Any] = {"connector": connector, "database": database, "limit": limit, "timeout": timeout}
-    _connected(lambda db: command.run(db, document, parameter or [], output, to, options))
-
-
-@documents.command("share")
-def share_document(
-    document: Document,
-    permission: Annotated[
-        Permission, typer.Option("-m", "--permission", help="none revokes the grants of these users and groups.")
-    ] = Permission.RUN,
-    users: Users = None,
-    groups: Groups = None,
-) -> None:
-    """Let users and groups view, run or edit a document."""
-    from queryserver_client.cli import documents as command  # noqa: PLC0415
-
-    _connected(lambda db: command.share(db, document, permission.value, users=users or [], groups=groups or []))
-
-
-@documents.command("delete")
-def delete_documents(
-    names: SeveralDocuments, skip_trash: Annotated[bool, typer.Option("--skip-trash", help="Delete for ever.")] = False
-) -> None:
-    """Move documents to the trash, or delete them for ever."""
-    from queryserver_client.cli import documents as command  # noqa: PLC0415
-
-    _connected(lambda db: command.delete(db, names, skip_trash=skip_trash))
-
-
-@documents.command("restore")
-def restore_documents(names: SeveralDocuments) -> None:
-    """Take documents out of the trash."""
-    from queryserver_client.cli import documents as command  # noqa: PLC0415
-
-    _connected(lambda db: command.restore(db, names))
+    connected(lambda db: command.show_shares(db, result, output))
 
 
 @app.command()
@@ -328,7 +226,7 @@ def ls(
     """List server directories: store://… or, in the default store, :/…."""
     from queryserver_client.cli import stores  # noqa: PLC0415
 
-    _connected(lambda db: stores.list_entries(db, paths or [], output, is_long=long))
+    connected(lambda db: stores.list_entries(db, paths or [], output, is_long=long))
 
 
 @app.command()
@@ -336,7 +234,7 @@ def cat(paths: Annotated[list[str], typer.Argument(help="Server paths.")]) -> No
     """Print server files as stored."""
     from queryserver_client.cli import stores  # noqa: PLC0415
 
-    _connected(lambda db: stores.print_bytes(db, paths))
+    connected(lambda db: stores.print_bytes(db, paths))
 
 
 @app.command()
@@ -347,7 +245,7 @@ def mkdir(
     """Create directories on the server."""
     from queryserver_client.cli import stores  # noqa: PLC0415
 
-    _connected(lambda db: stores.make_directories(db, paths, parents=parents))
+    connected(lambda db: stores.make_directories(db, paths, parents=parents))
 
 
 @app.command()
@@ -360,7 +258,7 @@ def rm(
     """Delete server files, or move them to the trash if the store has one."""
     from queryserver_client.cli import stores  # noqa: PLC0415
 
-    _connected(lambda db: stores.remove(db, paths, recursive=recursive, skip_trash=skip_trash, force=force))
+    connected(lambda db: stores.remove(db, paths, recursive=recursive, skip_trash=skip_trash, force=force))
 
 
 @app.command()
@@ -369,7 +267,7 @@ def cp(paths: Paths, recursive: Recursive = False, force: Force = False, go_on: 
     from queryserver_client.cli import transfers  # noqa: PLC0415
 
     options = transfers.Options(recursive, force, go_on)
-    _connected(lambda db: transfers.copy(db, *_sources_and_target(paths), options))
+    connected(lambda db: transfers.copy(db, *_sources_and_target(paths), options))
 
 
 @app.command()
@@ -378,7 +276,7 @@ def mv(paths: Paths, recursive: Recursive = False, force: Force = False) -> None
     from queryserver_client.cli import transfers  # noqa: PLC0415
 
     options = transfers.Options(recursive, force)
-    _connected(lambda db: transfers.move(db, *_sources_and_target(paths), options))
+    connected(lambda db: transfers.move(db, *_sources_and_target(paths), options))
 
 
 @app.command()
@@ -403,18 +301,22 @@ def export(
     force: Force = False,
     guard: Annotated[bool, typer.Option("--guard", help="Guard text that spreadsheets read as formulas.")] = False,
     no_header: Annotated[bool, typer.Option("--no-header", help="Omit the line with the column names.")] = False,
-    allow_truncated: Annotated[
-        bool, typer.Option("--allow-truncated", help="Export a result that the server truncated.")
-    ] = False,
+    allow_truncated: AllowTruncated = False,
+    parameter: Parameter = None,
+    database: StatementDatabase = None,
+    limit: MostRows = None,
+    timeout: TimeLimit = None,
 ) -> None:
     """Write a result, or the rows of a statement, into files of a store."""
-    from queryserver_client.cli import exports  # noqa: PLC0415
+    from queryserver_client.cli import copies, exports  # noqa: PLC0415
 
-    _connected(
+    options = copies.StatementOptions(parameter, database, limit, timeout)
+    connected(
         lambda db: exports.export(
             db,
             source,
             path,
+            options,
             format=format_,
             compression=compression,
             split_rows=split_rows,
@@ -478,7 +380,7 @@ def import_(
         null_words=null_words or None,
     )
     plan = importing.Plan(source, target, if_exists, max_bad_rows, options)
-    _connected(lambda db: importing.preview(db, plan) if is_preview else importing.load(db, plan))
+    connected(lambda db: importing.preview(db, plan) if is_preview else importing.load(db, plan))
 
 
 @app.command()
@@ -490,15 +392,22 @@ def copy(
     if_exists: Annotated[
         IfExists, typer.Option("--if-exists", help="Action if the table or file exists. Files cannot be appended to.")
     ] = IfExists.ERROR,
-    database: Annotated[str | None, typer.Option("-d", "--database", help="Database of the statement.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Maximum number of rows. Default: all.")] = None,
-    timeout: Annotated[float | None, typer.Option(min=1, help="Time limit of the copy in seconds.")] = None,
+    column: Annotated[
+        list[str] | None,
+        typer.Option("--column", help="Name of a column of the table, for each in order. Default: from the result."),
+    ] = None,
+    allow_truncated: AllowTruncated = False,
+    parameter: Parameter = None,
+    database: StatementDatabase = None,
+    limit: MostRows = None,
+    timeout: TimeLimit = None,
 ) -> None:
     """Write the rows of a statement, or a stored result, to a table of any connector, or to a file on the server."""
     from queryserver_client.cli import copies  # noqa: PLC0415
 
-    plan = copies.Plan(source, target, if_exists, database, limit, timeout)
-    _connected(lambda db: copies.copy(db, plan))
+    options = copies.StatementOptions(parameter, database, limit, timeout)
+    plan = copies.Plan(source, target, if_exists, column, allow_truncated, options)
+    connected(lambda db: copies.copy(db, plan))
 
 
 def run() -> None:
@@ -517,21 +426,3 @@ def _sources_and_target(paths: list[str]) -> tuple[list[str], str]:
     if len(paths) < 2:
         raise WrongUse("a source and a target are required")
     return paths[:-1], paths[-1]
-
-
-def _run(command: "Callable[[], int | None]") -> None:
-    from queryserver_client.cli.failures import carried_out  # noqa: PLC0415
-
-    raise typer.Exit(carried_out(command))
-
-
-def _connected(command: "Callable[[Connection], int | None]") -> None:
-    """Run a command that needs a server and a login."""
-
-    def connected() -> int | None:
-        from queryserver_client.cli.login import open_connection  # noqa: PLC0415
-
-        with open_connection() as db:
-            return command(db)
-
-    _run(connected)

@@ -7,16 +7,37 @@ from typing import TYPE_CHECKING, Any
 from queryserver_client.cli.failures import FAILED, WrongUse, place_of, say, text_of, visible
 from queryserver_client.cli.forms import IfExists
 from queryserver_client.cli.operations import stored_id
+from queryserver_client.cli.parameters import parameters_of
 from queryserver_client.cli.stores import is_remote, remote
 from queryserver_client.errors import StatementError
-from queryserver_client.exports import Export, parts_of
+from queryserver_client.exports import Export, copy_target, parts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from queryserver_client.sync import Connection
 
 _LAST_LINES = 10
+
+
+@dataclass(frozen=True)
+class StatementOptions:
+    """Options that apply to statements, but not to stored results."""
+
+    parameters: "Sequence[str] | None"
+    database: str | None
+    limit: int | None
+    timeout: float | None
+
+    def values(self) -> "dict[str, Any]":
+        """Return the arguments of `Connection.query`. Raises WrongUse."""
+        values = parameters_of(self.parameters or ())
+        return {"parameters": values, "database": self.database, "limit": self.limit, "timeout": self.timeout}
+
+    def require_none(self) -> None:
+        """Raise WrongUse if an option is given."""
+        if self.parameters or any(value is not None for value in (self.database, self.limit, self.timeout)):
+            raise WrongUse("--param, --database, --limit and --timeout apply to statements, not to stored results")
 
 
 @dataclass(frozen=True)
@@ -26,9 +47,9 @@ class Plan:
     source: str
     target: str
     if_exists: IfExists
-    database: str | None
-    limit: int | None
-    timeout: float | None
+    columns: "Sequence[str] | None"
+    allow_truncated: bool
+    options: StatementOptions
 
 
 def copy(db: "Connection", plan: Plan) -> int:
@@ -37,15 +58,22 @@ def copy(db: "Connection", plan: Plan) -> int:
     connector, colon, sql = plan.source.partition(":")
     if colon:
         sql = _statement(connector, sql)
-    options = {"database": plan.database, "limit": plan.limit, "timeout": plan.timeout}
-    if not colon and any(value is not None for value in options.values()):
-        raise WrongUse("--database, --limit and --timeout apply to statements, not to stored results")
+    else:
+        plan.options.require_none()
+    named: dict[str, Any] = {"if_exists": if_exists, "columns": plan.columns}
+    options = plan.options.values()
 
     def run(**callbacks: Any) -> Export:
         if colon:
-            return db.copy(connector, sql, target, if_exists=if_exists, **options, **callbacks)
-        return db.statement(stored_id(db, plan.source)).copy(target, if_exists=if_exists, **callbacks)
+            return db.copy(connector, sql, target, **named, **options, **callbacks)
+        statement = db.statement(stored_id(db, plan.source), allow_truncated=plan.allow_truncated)
+        return statement.copy(target, **named, **callbacks)
 
+    return follow(db, run, sql)
+
+
+def follow(db: "Connection", run: "Callable[..., Export]", sql: str = "") -> int:
+    """Run an export with a progress line, and report the outcome. Return the exit code."""
     try:
         if sys.stderr.isatty():
             from queryserver_client.cli.terminal import ProgressLine  # noqa: PLC0415
@@ -90,9 +118,14 @@ def _target(text: str) -> "str | Sequence[str]":
     return (connector, database, name) if database else (connector, name)
 
 
+def destination_of(text: str, if_exists: IfExists | None) -> "dict[str, Any]":
+    """Return the fields of a destination, which is a path or a table. Raises WrongUse."""
+    return copy_target(_target(text), (if_exists or IfExists.ERROR).value)
+
+
 def _outcome(done: Export) -> str:
     rows = "1 row" if done.rows == 1 else f"{done.rows:,} rows"
     if done.table is not None:
         return f"{visible(done.table)}: {rows}"
-    files = "" if done.files in (None, 1) else f", {done.files:,} files"
+    files = "" if done.files in (None, 1) else f" in {done.files:,} files"
     return f"{visible(done.path or '')}: {rows}{files}, {done.bytes or 0:,} bytes"

@@ -2,22 +2,24 @@
 
 import json
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from queryserver_client.cli.copies import destination_of, follow
 from queryserver_client.cli.failures import FAILED, WrongUse, say, text_of
-from queryserver_client.cli.forms import Form
+from queryserver_client.cli.forms import Form, IfExists
 from queryserver_client.cli.operations import show, stored_id
 from queryserver_client.cli.output import form_of
-from queryserver_client.cli.parameters import parameters_of
+from queryserver_client.cli.parameters import given_text, parameters_of
 from queryserver_client.cli.sql import put
 from queryserver_client.errors import StatementError
+from queryserver_client.exports import Export
 
 if TYPE_CHECKING:
+    from queryserver_client.encoding import Parameters
     from queryserver_client.sync import Connection
 
 _PARAMETER = re.compile(r"([A-Za-z_]\w*)(?::(\w+))?(?:=(.*))?", re.DOTALL)
@@ -28,12 +30,34 @@ class NewDocument:
     """The arguments of `qs documents save`."""
 
     name: str
-    words: Sequence[str]
-    """The statement, if it is an argument."""
+    statement: str | None
+    """The argument."""
     file: Path | None
     operation: str | None
     parameters: Sequence[str] | None
     fields: "dict[str, Any]"
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where the rows of a run go."""
+
+    output: Form | None
+    to: Path | None
+    """A local file."""
+    destination: str | None
+    """A path or table on the server."""
+    if_exists: IfExists | None
+
+    def into(self) -> "dict[str, Any] | None":
+        """Return the fields of a destination on the server; None if the rows come here. Raises WrongUse."""
+        if self.destination is None:
+            if self.if_exists is not None:
+                raise WrongUse("--if-exists requires --into")
+            return None
+        if self.output is not None or self.to is not None:
+            raise WrongUse("--into cannot be combined with -o and --to")
+        return destination_of(self.destination, self.if_exists)
 
 
 def show_list(db: "Connection", form: Form | None, *, text: str, most: int, filters: "dict[str, Any]") -> None:
@@ -45,7 +69,7 @@ def show_list(db: "Connection", form: Form | None, *, text: str, most: int, filt
 
 def show_document(db: "Connection", given: str, *, version: int | None, as_json: bool) -> None:
     """Print the statement of a document or, if `as_json` is set, everything."""
-    uuid = _uuid(db, given)
+    uuid = uuid_of(db, given)
     found: Any = db.documents.get(uuid) if version is None else db.documents.version(uuid, version)
     print(json.dumps(found, indent=2, ensure_ascii=False) if as_json else found["statement"])
 
@@ -57,7 +81,7 @@ def save(db: "Connection", new: NewDocument) -> None:
         fields["parameters"] = [_parameter(text) for text in new.parameters]
     if new.operation is not None:
         fields["operation_id"] = stored_id(db, new.operation)
-    statement = _statement(new)
+    statement = given_text(new.statement, new.file)
     existing = _existing(db, new.name)
     if existing is None:
         saved = db.documents.save(new.name, statement, **fields)
@@ -66,45 +90,72 @@ def save(db: "Connection", new: NewDocument) -> None:
     print(f"{saved['uuid']}  version {saved['version']}")
 
 
-def run(
-    db: "Connection",
-    given: str,
-    parameters: Sequence[str],
-    output: Form | None,
-    to: Path | None,
-    options: "dict[str, Any]",
-) -> int:
-    """Run a document and print its result, which is then deleted on the server. Return the exit code."""
-    form, values = form_of(output, to), parameters_of(parameters)
+def run(db: "Connection", given: str, parameters: Sequence[str], target: Target, options: "dict[str, Any]") -> int:
+    """Run a document. Print its result, which is then deleted on the server, or send the rows to a file or table.
+
+    Return the exit code.
+    """
+    into, values = target.into(), parameters_of(parameters)
+    if into is not None:
+        return _export(db, uuid_of(db, given), values, into, options)
+    form = form_of(target.output, target.to)
     try:
-        with db.documents.run(_uuid(db, given), values, allow_truncated=True, **options) as result:
-            return put(db, result, form, to, is_expanded=False)
+        with db.documents.run(uuid_of(db, given), values, allow_truncated=True, **options) as result:
+            return put(db, result, form, target.to, is_expanded=False)
     except StatementError as error:
         say(text_of(error))
         return FAILED
+
+
+def _export(
+    db: "Connection", uuid: str, values: "Parameters | None", into: "dict[str, Any]", options: "dict[str, Any]"
+) -> int:
+    def run(**callbacks: Any) -> Export:
+        result = db.documents.run(uuid, values, into=into, **options, **callbacks)
+        return Export.of(result.dicts()[0], result.operation_id)
+
+    return follow(db, run)
+
+
+def move(db: "Connection", given: str, folder: str) -> None:
+    db.documents.move(uuid_of(db, given), folder)
+
+
+def show_versions(db: "Connection", given: str, form: Form | None) -> None:
+    """Print the versions of a document, newest first."""
+    names = ["version", "name", "modified", "modified_by"]
+    versions = db.documents.versions(uuid_of(db, given))
+    show(names, [[entry[name] for name in names] for entry in versions], form)
+
+
+def revert(db: "Connection", given: str, version: int) -> None:
+    """Save the content of a former version as a new version, and print its number."""
+    document = db.documents.get(uuid_of(db, given))
+    saved = db.documents.restore_version(document["uuid"], version, version=document["version"])
+    print(f"{saved['uuid']}  version {saved['version']}")
 
 
 def share(db: "Connection", given: str, permission: str, *, users: Sequence[str], groups: Sequence[str]) -> None:
     """Grant or revoke a permission, and print who may use the document."""
     if not (users or groups):
         raise WrongUse("-u or -g is required")
-    shared = db.documents.share(_uuid(db, given), permission, users=users, groups=groups)
+    shared = db.documents.share(uuid_of(db, given), permission, users=users, groups=groups)
     for grant in shared["grants"]:
         print(f"{grant['permission']}  {grant['user'] or grant['group']}")
 
 
 def delete(db: "Connection", given: Sequence[str], *, skip_trash: bool) -> None:
     for one in given:
-        db.documents.delete(_uuid(db, one), skip_trash=skip_trash)
+        db.documents.delete(uuid_of(db, one), skip_trash=skip_trash)
 
 
 def restore(db: "Connection", given: Sequence[str]) -> None:
     """Take documents out of the trash. A name is looked up there."""
     for one in given:
-        db.documents.restore(_uuid(db, one, in_trash=True))
+        db.documents.restore(uuid_of(db, one, in_trash=True))
 
 
-def _uuid(db: "Connection", given: str, *, in_trash: bool = False) -> str:
+def uuid_of(db: "Connection", given: str, *, in_trash: bool = False) -> str:
     """Return the uuid of a document; `given` is its uuid or its name. Raises WrongUse."""
     try:
         return str(UUID(given))
@@ -128,15 +179,6 @@ def _existing(db: "Connection", name: str) -> "Any | None":
     if len(found) > 1:
         raise WrongUse(f"several documents are named {name}; use a uuid: {', '.join(one['uuid'] for one in found)}")
     return found[0] if found else None
-
-
-def _statement(new: NewDocument) -> str | None:
-    """Return the statement of the command; None if it stays as it is, or comes from an operation."""
-    if new.file is not None:
-        return new.file.read_text("utf-8-sig")
-    if new.words and new.words[0] != "-":
-        return new.words[0]
-    return sys.stdin.read() if new.words else None
 
 
 def _parameter(text: str) -> "dict[str, Any]":

@@ -41,6 +41,32 @@ class FileKind(str, Enum):
     ARROW = "arrow"
 
 
+class Overlap(str, Enum):
+    """What happens if a schedule fires while its previous run is still in progress."""
+
+    SKIP = "skip"
+    QUEUE = "queue"
+
+
+class Outcome(str, Enum):
+    """The outcome of a run."""
+
+    FINISHED = "finished"
+    FAILED = "failed"
+
+
+class OptionalField(str, Enum):
+    """A field that can be removed from a schedule."""
+
+    CONNECTOR = "connector"
+    DATABASE = "database"
+    PARAMETERS = "parameters"
+    INTO = "into"
+    TIMEZONE = "timezone"
+    EXPIRES_AT = "expires_at"
+    NOTIFY = "notify"
+
+
 class Permission(str, Enum):
     """What users and groups may do with a document."""
 

@@ -23,7 +23,8 @@ _LOOKED_AT = 1000
 """Number of newest statements that are searched for an id; a user has fewer running statements."""
 _NAMES = ["id", "engine", "state", "submitted", "elapsed_s", "rows", "statement"]
 _NUMBERS = frozenset({"rows", "elapsed_s", "size"})
-_WHOLE = frozenset({"id", "submitted", "modified", "size", "permissions", "state"})
+_TIMES = frozenset({"modified", "until", "expires_at", "next_run", "last_run", "due", "ended"})
+_WHOLE = frozenset({"id", "submitted", "modified", "size", "permissions", "state", "next_run", "last_run", "due"})
 _SHORT_ID = 8
 _ID_CHARACTERS = 36
 
@@ -116,7 +117,7 @@ def _shown(name: str, value: Any) -> Any:
     """Format a cell for users: ids are shortened (`kill` accepts the short form), and times are local."""
     if name == "id":
         return str(value)[:_SHORT_ID]
-    if name in {"submitted", "modified"} and value is not None:
+    if (name == "submitted" or name in _TIMES) and value is not None:
         local = dt.datetime.fromisoformat(value.replace("Z", "+00:00")).astimezone()
         return f"{local:%m-%d %H:%M:%S}" if name == "submitted" else f"{local:%Y-%m-%d %H:%M:%S}"
     if name == "statement":

@@ -100,7 +100,7 @@ def write_records(names: "list[str]", records: "list[list[object]]", form: Form)
     if form in (Form.CSV, Form.TSV):
         writer = csv.writer(sys.stdout, delimiter="\t" if form is Form.TSV else ",", lineterminator="\n")
         writer.writerow(names)
-        writer.writerows(["" if value is None else value for value in record] for record in records)
+        writer.writerows([_cell(value) for value in record] for record in records)
         return
     objects = [dict(zip(names, record, strict=True)) for record in records]
     if form is Form.JSON:
@@ -110,3 +110,10 @@ def write_records(names: "list[str]", records: "list[list[object]]", form: Form)
             print(json.dumps(item, ensure_ascii=False))
     else:
         raise WrongUse(f"a list cannot be written as {form.value}; use table, csv, tsv, json or ndjson")
+
+
+def _cell(value: object) -> object:
+    """Return a value as a cell of CSV."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "" if value is None else value

@@ -5,14 +5,18 @@ import binascii
 import datetime as dt
 import json
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
+from pathlib import Path
 from typing import Any
 
 from queryserver_client.cli.failures import WrongUse
 
 _NAMED = re.compile(r"([A-Za-z_]\w*)(?::(\w+))?=(.*)", re.DOTALL)
 _TYPED = re.compile(r":(\w+)=(.*)", re.DOTALL)
+_DURATION = re.compile(r"([1-9][0-9]{0,7})([smhd])")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _DECIMAL = re.compile(r"-?\d+\.\d+")
 
 
@@ -59,6 +63,33 @@ def value_of(text: str, kind: str | None = None) -> Any:
     except ValueError:
         return text
     return text if _has_object(value) else value
+
+
+def given_text(argument: str | None, file: Path | None) -> str | None:
+    """Return the text of a file, or an argument, which is read from stdin if it is `-`; None if neither is given."""
+    if file is not None:
+        return file.read_text("utf-8-sig")
+    return sys.stdin.read() if argument == "-" else argument
+
+
+def seconds_of(option: str, text: str) -> int:
+    """Parse a duration: `90s`, `15m`, `12h` or `7d`. Raises WrongUse."""
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise WrongUse(f"{option} {text}: use a duration such as 90s, 15m, 12h or 7d")
+    return int(found[1]) * _SECONDS[found[2]]
+
+
+def moment_of(option: str, text: str | None) -> dt.datetime | None:
+    """Parse a duration from now on, such as `7d`, or a local time such as `2026-05-31`. Raises WrongUse."""
+    if text is None:
+        return None
+    try:
+        if _DURATION.fullmatch(text):
+            return dt.datetime.now(dt.timezone.utc) + dt.timedelta(seconds=seconds_of(option, text))
+        return dt.datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError):
+        raise WrongUse(f"{option} {text}: use 12h, 7d or a time such as 2026-05-31T18:00") from None
 
 
 def _has_object(value: Any) -> bool:

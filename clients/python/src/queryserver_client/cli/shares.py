@@ -1,19 +1,21 @@
-"""`qs share`, `qs unshare` and `qs shares`: results shared with other users and groups."""
+"""`qs result`, `qs share`, `qs unshare` and `qs shares`: stored results, which can be shared with users and groups."""
 
 import datetime as dt
-import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from queryserver_client.cli.failures import WrongUse
+from queryserver_client.cli.failures import FAILED, WrongUse, say, text_of
 from queryserver_client.cli.forms import Form
 from queryserver_client.cli.operations import show, stored_id, utc_text
+from queryserver_client.cli.output import form_of
+from queryserver_client.cli.parameters import moment_of
+from queryserver_client.cli.sql import put
+from queryserver_client.errors import StatementError
 
 if TYPE_CHECKING:
     from queryserver_client.shares import Shares
     from queryserver_client.sync import Connection
-
-_DURATION = re.compile(r"([1-9][0-9]{0,4})([hd])")
 
 
 def share(
@@ -23,7 +25,7 @@ def share(
     if not (users or groups):
         raise WrongUse("-u or -g is required")
     statement = db.statement(stored_id(db, given))
-    print(statement.share(users=users, groups=groups, until=_end_of(until), title=title).link)
+    print(statement.share(users=users, groups=groups, until=moment_of("--until", until), title=title).link)
 
 
 def unshare(db: "Connection", given: str, *, users: Sequence[str], groups: Sequence[str]) -> None:
@@ -45,6 +47,20 @@ def show_shares(db: "Connection", given: str | None, form: Form | None) -> None:
     show(names, records, form)
 
 
+def show_result(db: "Connection", given: str, output: Form | None, to: Path | None, *, is_expanded: bool) -> int:
+    """Print a stored result, which is kept. Return the exit code."""
+    form = form_of(output, to)
+    link = given if "/" in given else stored_id(db, given)
+    try:
+        found = db.open_shared(link, allow_truncated=True).result()
+    except StatementError as error:
+        say(text_of(error))
+        return FAILED
+    if not found.has_rows:
+        raise WrongUse(f"{given}: the statement has no result set")
+    return put(db, found, form, to, is_expanded=is_expanded)
+
+
 def _show_readers(found: "Shares", form: Form | None) -> None:
     names = ["user", "group", "title", "until"]
     show(names, [[one.user, one.group, one.title, _text(one.until)] for one in found.entries], form)
@@ -52,16 +68,3 @@ def _show_readers(found: "Shares", form: Form | None) -> None:
 
 def _text(moment: dt.datetime | None) -> str | None:
     return None if moment is None else utc_text(moment)
-
-
-def _end_of(text: str | None) -> dt.datetime | None:
-    """Parse `12h`, `7d` or a local time such as `2026-05-31`. Raises WrongUse."""
-    if text is None:
-        return None
-    if found := _DURATION.fullmatch(text):
-        hours = int(found[1]) * (24 if found[2] == "d" else 1)
-        return dt.datetime.now(dt.timezone.utc) + dt.timedelta(hours=hours)
-    try:
-        return dt.datetime.fromisoformat(text).astimezone()
-    except ValueError:
-        raise WrongUse(f"--until {text}: use 12h, 7d or a time such as 2026-05-31T18:00") from None
