@@ -42,6 +42,17 @@ FOUND = {
     "is_listed": True,
     "types": {"id": "INT", "name": "STRING"},
     "preview": [["1", "blue pen"], ["2", "red pen"]],
+    "export": ["available", 1, ["rows", "bytes", "files", "path", "table", "schema"]],
+    "exists": "already_exists",
+    "shared": [1, ["default"], 1, 0],
+    "opened": ["available", ["id", "name"]],
+    "document": [1, [True], [[7], [8]]],
+    "stale": "version_conflict",
+    "granted": [["default", "run"]],
+    "deleted": True,
+    "schedule": ["statement", True, 2, False],
+    "schedules": [None, 1, 0],
+    "unscheduled": True,
 }
 
 
@@ -111,7 +122,7 @@ def require_the_job(found: dict[str, Any]) -> None:
     assert {"duckdb", "sqlite", "postgresql"} <= set(found["interpreters"])
     assert found["history"][0] is True
     assert (found["events"][0], found["events"][-1]) == ("status", "end")
-    assert base64.b64decode(found["csv"]) == b"id,name\r\n1,blue pen\r\n"
+    assert base64.b64decode(found["csv"]) == base64.b64decode(found["exported"]) == b"id,name\r\n1,blue pen\r\n"
     table = pq.read_table(io.BytesIO(base64.b64decode(found["parquet"])))
     assert table.to_pylist() == [{"id": 1, "name": "blue pen"}]
     assert base64.b64decode(found["stored"]) == b"id,name\n1,blue pen\n2,red pen\n"

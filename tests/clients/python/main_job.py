@@ -1,4 +1,5 @@
-"""Runs the main workflow with the generated Python client: statements, failures, pages, files, events, an import.
+"""Runs the main workflow with the generated Python client: statements, failures, pages, files, events, an import,
+an export, a shared result, a document, a schedule.
 
 Arguments: base URL, user, password. Prints the results as JSON.
 """
@@ -12,30 +13,61 @@ from io import BytesIO
 from typing import TypeVar
 
 from query_server_api_client import AuthenticatedClient, Client
+from query_server_api_client.api.documents import delete_document, list_documents, save_document, share_document
 from query_server_api_client.api.editor import (
     check_status,
     download_result,
+    execute,
     execute_on,
+    export_result,
     fetch_result_data,
     follow_events,
     get_history,
     get_logs,
+    get_shares,
+    open_shared_result,
+    revoke_share,
+    share_result,
+    shared_with_me,
 )
 from query_server_api_client.api.get_config import get_config
 from query_server_api_client.api.importer import guess_file_metadata, preview_file, upload_import_file
 from query_server_api_client.api.storage import download_file, list_directory, list_file_systems, upload_file
+from query_server_api_client.api.taskserver import (
+    delete_schedule,
+    get_schedule,
+    list_schedule_runs,
+    list_schedules,
+    new_schedule,
+    update_schedule,
+)
 from query_server_api_client.api.token import log_in
 from query_server_api_client.models import (
     CheckStatusRequest,
     ClientConfiguration,
+    DeleteDocumentRequest,
     DelimitedMetadata,
+    DestinationFields,
+    DocumentDeleteResponse,
+    DocumentFields,
+    DocumentListResponse,
+    DocumentParameterFields,
+    DocumentParameterFieldsTypeType0,
+    DocumentResponse,
+    DocumentSaveResponse,
     DownloadResultFormat,
     ErrorBody,
     ExecuteRequest,
     ExecuteRequestForm,
+    ExecuteRequestParametersType1,
     ExecuteResponse,
+    ExportRequest,
+    ExportRequestIfExistsType0,
+    ExportResponse,
     FetchRequest,
     FileListing,
+    GrantFields,
+    GrantFieldsPermission,
     GuessFileMetadataImportType,
     HistoryResponse,
     ImportedFile,
@@ -46,8 +78,26 @@ from query_server_api_client.models import (
     Preview,
     PreviewFileFileType,
     PreviewFileImportType,
+    QueryStatus,
     QueryStatusStatus,
+    ResultPage,
     ResultResponse,
+    RevokeShareRequest,
+    SaveDocumentRequest,
+    ScheduleDeleteResponse,
+    ScheduleFields,
+    ScheduleFieldsKindType0,
+    ScheduleIdFields,
+    ScheduleIdRequest,
+    ScheduleListResponse,
+    ScheduleRequest,
+    ScheduleResponse,
+    ScheduleRunListResponse,
+    ShareDocumentRequest,
+    SharedResultResponse,
+    SharedWithMeResponse,
+    ShareRequest,
+    SharesResponse,
     StatementFailure,
     StatusResponse,
     TokenPair,
@@ -85,17 +135,26 @@ def logged_in(base_url: str, username: str, password: str) -> AuthenticatedClien
     return AuthenticatedClient(base_url=base_url, token=parsed(pair, TokenPair).access)
 
 
+def ended(client: AuthenticatedClient, operation: str) -> QueryStatus:
+    """Wait for the end of an operation; return its status."""
+    while True:
+        status_request = CheckStatusRequest(operation_id=operation, wait=10)
+        found = parsed(check_status.sync_detailed(client=client, body=status_request), StatusResponse).query_status
+        if found.status not in RUNNING:
+            return found
+
+
+def rows_of(client: AuthenticatedClient, operation: str) -> ResultPage:
+    fetched = fetch_result_data.sync_detailed(client=client, body=FetchRequest(operation_id=operation, rows=10))
+    return parsed(fetched, ResultResponse).result
+
+
 def statement(client: AuthenticatedClient) -> dict[str, object]:
     started = execute_on.sync_detailed("duckdb", client=client, body=ExecuteRequestForm(statement=STATEMENT))
     operation = parsed(started, ExecuteResponse).history_uuid
-    state = QueryStatusStatus.WAITING
-    expires_at = None
-    while state in RUNNING:
-        status_request = CheckStatusRequest(operation_id=operation, wait=10)
-        found = parsed(check_status.sync_detailed(client=client, body=status_request), StatusResponse).query_status
-        state, expires_at = found.status, found.expires_at
-    fetched = fetch_result_data.sync_detailed(client=client, body=FetchRequest(operation_id=operation, rows=10))
-    page = parsed(fetched, ResultResponse).result
+    status = ended(client, operation)
+    state, expires_at = status.status, status.expires_at
+    page = rows_of(client, operation)
     log = parsed(get_logs.sync_detailed(client=client, body=LogsRequest(operation_id=operation)), LogsResponse)
     unknown = check_status.sync_detailed(client=client, body=CheckStatusRequest(operation_id="unknown"))
     history = parsed(get_history.sync_detailed(client=client, doc_text="blue pen"), HistoryResponse)
@@ -111,6 +170,8 @@ def statement(client: AuthenticatedClient) -> dict[str, object]:
         "history": [entry.uuid == operation for entry in history.history],
         "events": [line.removeprefix("event: ") for line in stream.splitlines() if line.startswith("event: ")],
         **downloads(client, operation),
+        **exported(client, operation),
+        **shared(client, operation),
     }
 
 
@@ -120,6 +181,92 @@ def downloads(client: AuthenticatedClient, operation: str) -> dict[str, str]:
         answer = download_result.sync_detailed(operation, client=client, format_=kind)
         found[kind.value] = text_of(parsed(answer, File))
     return found
+
+
+def exported(client: AuthenticatedClient, operation: str) -> dict[str, object]:
+    home = parsed(list_file_systems.sync_detailed(client=client), list)[0].user_home_directory
+    path = f"{home.rstrip('/')}/exported-python.csv"
+    replace = ExportRequestIfExistsType0.REPLACE
+    request = ExportRequest(operation_id=operation, path=path, if_exists=replace)
+    started = parsed(export_result.sync_detailed(client=client, body=request), ExportResponse, HTTPStatus.ACCEPTED)
+    status = ended(client, started.history_uuid)
+    page = rows_of(client, started.history_uuid)
+    file = parsed(download_file.sync_detailed(client=client, path=path), File)
+    request = ExportRequest(operation_id=operation, path=path)
+    refused = export_result.sync_detailed(client=client, body=request)
+    return {
+        "export": [status.status.value, page.data[0][0], [column.name for column in page.meta]],
+        "exported": text_of(file),
+        "exists": parsed(refused, ErrorBody, HTTPStatus.CONFLICT).code,
+    }
+
+
+def shared(client: AuthenticatedClient, operation: str) -> dict[str, object]:
+    request = ShareRequest(operation_id=operation, groups=["default"], title="Pens")
+    made = parsed(share_result.sync_detailed(client=client, body=request), SharesResponse)
+    found = parsed(get_shares.sync_detailed(operation, client=client), SharesResponse)
+    opened = parsed(open_shared_result.sync_detailed(operation, client=client), SharedResultResponse)
+    request = RevokeShareRequest(operation_id=operation)
+    revoked = parsed(revoke_share.sync_detailed(client=client, body=request), SharesResponse)
+    received = parsed(shared_with_me.sync_detailed(client=client), SharedWithMeResponse)
+    return {
+        "shared": [made.changed, [one.group for one in found.shares], revoked.changed, received.count],
+        "opened": [opened.query_status.status.value, [column.name for column in opened.meta]],
+    }
+
+
+def document(client: AuthenticatedClient) -> dict[str, object]:
+    parameter = DocumentParameterFields(name="n", type_=DocumentParameterFieldsTypeType0.BIGINT, default=7)
+    fields = DocumentFields(name="Pens", statement="SELECT :n AS n", connector="duckdb", parameters=[parameter])
+    saved = save_document.sync_detailed(client=client, body=SaveDocumentRequest(document=fields))
+    made = parsed(saved, DocumentSaveResponse).document
+    stale = DocumentFields(uuid=made.uuid, version=9, name="Pencils")
+    conflict = save_document.sync_detailed(client=client, body=SaveDocumentRequest(document=stale))
+    grant = GrantFields(group="default", permission=GrantFieldsPermission.RUN)
+    request = ShareDocumentRequest(uuid=made.uuid, grants=[grant])
+    granted = parsed(share_document.sync_detailed(client=client, body=request), DocumentResponse).document
+    results = []
+    for values in ({}, {"n": 8}):
+        parameters = ExecuteRequestParametersType1.from_dict(values)
+        body = ExecuteRequest(document=made.uuid, parameters=parameters)
+        started = parsed(execute.sync_detailed(client=client, body=body), ExecuteResponse)
+        ended(client, started.history_uuid)
+        results += rows_of(client, started.history_uuid).data
+    listed = parsed(list_documents.sync_detailed(client=client, text="pens"), DocumentListResponse)
+    schedule = scheduled(client, made.uuid)
+    deleted = delete_document.sync_detailed(client=client, body=DeleteDocumentRequest(uuid=made.uuid, skip_trash=True))
+    return {
+        "document": [made.version, [entry.uuid == made.uuid for entry in listed.documents], results],
+        "stale": parsed(conflict, ErrorBody, HTTPStatus.CONFLICT).code,
+        "granted": [[one.group, one.permission.value] for one in granted.grants],
+        "deleted": parsed(deleted, DocumentDeleteResponse).uuid == made.uuid,
+        **schedule,
+    }
+
+
+def scheduled(client: AuthenticatedClient, document_uuid: str) -> dict[str, object]:
+    fields = ScheduleFields(
+        name="nightly pens",
+        kind=ScheduleFieldsKindType0.STATEMENT,
+        document=document_uuid,
+        into=DestinationFields(path="file:///pens-{date}.csv"),
+        cron="30 2 * * *",
+        timezone="Europe/Berlin",
+    )
+    made = new_schedule.sync_detailed(client=client, body=ScheduleRequest(schedule=fields))
+    schedule = parsed(made, ScheduleResponse).schedule
+    change = ScheduleFields(id=schedule.id, version=schedule.version, enabled=False)
+    changed = update_schedule.sync_detailed(client=client, body=ScheduleRequest(schedule=change))
+    found = parsed(get_schedule.sync_detailed(str(schedule.id), client=client), ScheduleResponse).schedule
+    listed = parsed(list_schedules.sync_detailed(client=client), ScheduleListResponse)
+    runs = parsed(list_schedule_runs.sync_detailed(str(schedule.id), client=client), ScheduleRunListResponse)
+    request = ScheduleIdRequest(schedule=ScheduleIdFields(id=schedule.id))
+    deleted = parsed(delete_schedule.sync_detailed(client=client, body=request), ScheduleDeleteResponse)
+    return {
+        "schedule": [schedule.kind.value, isinstance(schedule.next_run, datetime), found.version, found.enabled],
+        "schedules": [parsed(changed, ScheduleResponse).schedule.next_run, listed.count, runs.count],
+        "unscheduled": deleted.id == schedule.id,
+    }
 
 
 def failures(client: AuthenticatedClient) -> dict[str, object]:
@@ -178,6 +325,7 @@ def main(base_url: str, username: str, password: str) -> None:
         **failures(client),
         **imported(client),
         **stored(client),
+        **document(client),
     }
     print(json.dumps(found))
 

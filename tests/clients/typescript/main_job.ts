@@ -1,4 +1,5 @@
-// The main job by the generated types and openapi-fetch: statements, failures, pages, files, events, an import.
+// The main job by the generated types and openapi-fetch: statements, failures, pages, files, events, an import, an
+// export, a shared result, a document, a schedule.
 // Arguments: base URL, user, password. Prints what it found as JSON.
 
 import createClient from "openapi-fetch";
@@ -39,14 +40,20 @@ const duckdb = { path: { dialect: "duckdb" } };
 const started = must(await client.POST("/api/v1/editor/execute/{dialect}", { params: duckdb, body: { statement } }));
 if (started.status !== 0) throw new Error(started.message);
 const operationId = started.history_uuid;
-let state: Schemas["QueryStatus"]["status"] = "waiting";
-let expires_at: string | null = null;
-while (state === "waiting" || state === "running") {
-  const answer = must(await client.POST("/api/v1/editor/check_status", { body: { operationId, wait: 10 } }));
-  ({ status: state, expires_at } = answer.query_status);
-}
-const fetched = must(await client.POST("/api/v1/editor/fetch_result_data", { body: { operationId, rows: 10 } }));
-if (fetched.status !== 0) throw new Error(fetched.message);
+const ended = async (operationId: string): Promise<Schemas["QueryStatus"]> => {
+  for (;;) {
+    const answer = must(await client.POST("/api/v1/editor/check_status", { body: { operationId, wait: 10 } }));
+    const { status } = answer.query_status;
+    if (status !== "waiting" && status !== "running") return answer.query_status;
+  }
+};
+const pageOf = async (operationId: string): Promise<Schemas["ResultPage"]> => {
+  const answer = must(await client.POST("/api/v1/editor/fetch_result_data", { body: { operationId, rows: 10 } }));
+  if (answer.status !== 0) throw new Error(answer.message);
+  return answer.result;
+};
+const { status: state, expires_at } = await ended(operationId);
+const fetched = await pageOf(operationId);
 const log = must(await client.POST("/api/v1/editor/get_logs", { body: { operationId } }));
 const unknown = await client.POST("/api/v1/editor/check_status", { body: { operationId: "unknown" } });
 const history = must(await client.GET("/api/v1/editor/get_history", { params: { query: { doc_text: "blue pen" } } }));
@@ -122,14 +129,91 @@ const back = must(
 );
 const listing = must(await client.GET("/api/v1/storage/list", { params: { query: { path: home } } }));
 
+// An export, and a result for others.
+const path = `${home.replace(/\/$/, "")}/exported-typescript.csv`;
+const exporting = must(
+  await client.POST("/api/v1/editor/export_result", { body: { operationId, path, if_exists: "replace" } }),
+);
+const exportStatus = await ended(exporting.history_uuid);
+const exportPage = await pageOf(exporting.history_uuid);
+const exported = must(
+  await client.GET("/api/v1/storage/download", { params: { query: { path } }, parseAs: "arrayBuffer" }),
+);
+const exists = await client.POST("/api/v1/editor/export_result", { body: { operationId, path } });
+const ofOperation = { params: { path: { operation_id: operationId } } };
+const shared = must(
+  await client.POST("/api/v1/editor/share_result", { body: { operationId, groups: ["default"], title: "Pens" } }),
+);
+if (shared.status !== 0) throw new Error(shared.message);
+const shares = must(await client.GET("/api/v1/editor/shares/{operation_id}", ofOperation));
+const opened = must(await client.GET("/api/v1/editor/results/{operation_id}", ofOperation));
+if (opened.status !== 0) throw new Error(opened.message);
+const revoked = must(await client.POST("/api/v1/editor/revoke_share", { body: { operationId } }));
+const received = must(await client.GET("/api/v1/editor/shared_with_me", {}));
+
+// A document, and its schedule.
+const saved = must(
+  await client.POST("/api/v1/documents/save", {
+    body: {
+      document: {
+        name: "Pens",
+        statement: "SELECT :n AS n",
+        connector: "duckdb",
+        parameters: [{ name: "n", type: "bigint", default: 7 }],
+      },
+    },
+  }),
+);
+const { uuid, version } = saved.document;
+const stale = await client.POST("/api/v1/documents/save", { body: { document: { uuid, version: 9, name: "Pencils" } } });
+const granted = must(
+  await client.POST("/api/v1/documents/share", {
+    body: { uuid, grants: [{ group: "default", permission: "run" }] },
+  }),
+);
+const results: unknown[] = [];
+for (const parameters of [{}, { n: 8 }]) {
+  const running = must(await client.POST("/api/v1/editor/execute", { body: { document: uuid, parameters } }));
+  if (running.status !== 0) throw new Error(running.message);
+  await ended(running.history_uuid);
+  results.push(...(await pageOf(running.history_uuid)).data);
+}
+const documents = must(await client.GET("/api/v1/documents", { params: { query: { text: "pens" } } }));
+const made = must(
+  await client.POST("/api/v1/taskserver/schedules/new", {
+    body: {
+      schedule: {
+        name: "nightly pens",
+        kind: "statement",
+        document: uuid,
+        into: { path: "file:///pens-{date}.csv" },
+        cron: "30 2 * * *",
+        timezone: "Europe/Berlin",
+      },
+    },
+  }),
+);
+const { id } = made.schedule;
+const changed = must(
+  await client.POST("/api/v1/taskserver/schedules/update", {
+    body: { schedule: { id, version: made.schedule.version, enabled: false } },
+  }),
+);
+const ofSchedule = { params: { path: { id: String(id) } } };
+const schedule = must(await client.GET("/api/v1/taskserver/schedules/{id}", ofSchedule)).schedule;
+const schedules = must(await client.GET("/api/v1/taskserver/schedules", {}));
+const runs = must(await client.GET("/api/v1/taskserver/schedules/{id}/runs", ofSchedule));
+const unscheduled = must(await client.POST("/api/v1/taskserver/schedules/delete", { body: { schedule: { id } } }));
+const deleted = must(await client.POST("/api/v1/documents/delete", { body: { uuid, skip_trash: true } }));
+
 console.log(
   JSON.stringify({
     interpreters: configuration.app_config.editor.interpreters.map((one) => one.type),
     state,
     expires_later: expires_at !== null && new Date(expires_at) > new Date(),
-    columns: fetched.result.meta.map((column) => column.name),
-    column_types: fetched.result.meta.map((column) => column.type),
-    rows: fetched.result.data,
+    columns: fetched.meta.map((column) => column.name),
+    column_types: fetched.meta.map((column) => column.type),
+    rows: fetched.data,
     has_log: log.logs !== "",
     unknown: codeOf(unknown.error),
     history: history.history.map((entry) => entry.uuid === operationId),
@@ -144,5 +228,17 @@ console.log(
     preview: preview.preview_data,
     stored: textOf(back),
     is_listed: listing.files.some((entry) => entry.path === sent.path),
+    export: [exportStatus.status, exportPage.data[0]?.[0], exportPage.meta.map((column) => column.name)],
+    exported: textOf(exported),
+    exists: codeOf(exists.error),
+    shared: [shared.changed, shares.shares.map((one) => one.group), revoked.changed, received.count],
+    opened: [opened.query_status.status, opened.meta.map((column) => column.name)],
+    document: [version, documents.documents.map((entry) => entry.uuid === uuid), results],
+    stale: codeOf(stale.error),
+    granted: granted.document.grants.map((one) => [one.group, one.permission]),
+    deleted: deleted.uuid === uuid,
+    schedule: [made.schedule.kind, made.schedule.next_run !== null, schedule.version, schedule.enabled],
+    schedules: [changed.schedule.next_run, schedules.count, runs.count],
+    unscheduled: unscheduled.id === id,
   }),
 );
