@@ -540,12 +540,14 @@ class SessionOpener:
         if script is not None and slot is not None:
             session.scripts.add(script)
             session.slot = slot
-        await self.sessions.open(session, self.connectors.using(connector), external_data.add_to(options))
-        try:
-            session.is_recorded = await self.records.open(record, max_open=max_open)
-        finally:
-            if not session.is_recorded:
-                await self.sessions.drop(record.id)
+        # No other statement gets a turn before the session is recorded, because it is closed if it cannot be recorded.
+        async with session.turn:
+            await self.sessions.open(session, self.connectors.using(connector), external_data.add_to(options))
+            try:
+                session.is_recorded = await self.records.open(record, max_open=max_open)
+            finally:
+                if not session.is_recorded:
+                    await self.sessions.drop(record.id)
         return session.is_recorded
 
     def _external_data(self, connector: Connector, options: SessionOptions) -> SessionExternalData:

@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from tests.fakes.engine import FakeEngine, FakeSession
 from tests.fakes.statements import OWNER, Entry
 from tests.refusals import raises_code
+from tests.timing import settle
 from tests.unit.statements.driving import ANA, CONNECTOR, Fleet, state_of, terminal, until
 
 from queryserver.engines.protocol import EngineCapabilities, OperationHandle
@@ -69,6 +70,37 @@ async def test_script_statements_run_in_order_in_one_session_with_one_log() -> N
         number for one in parts() for start, lines in one.log.items() for number in range(start, start + len(lines))
     ]
     assert numbers == list(range(len(numbers)))
+
+
+async def test_statement_does_not_run_in_a_session_that_closes_before_it_is_recorded(monkeypatch) -> None:
+    """The first statement is canceled while its session is being recorded, and the client continues the script."""
+    fleet, is_opening, may_end = Fleet(), asyncio.Event(), asyncio.Event()
+
+    async def never_open(_: object, *, max_open: int) -> bool:
+        is_opening.set()
+        try:
+            await asyncio.Event().wait()
+        finally:  # the database confirms a cancellation late
+            await may_end.wait()
+        return False
+
+    monkeypatch.setattr(fleet.sessions, "open", never_open)
+    first = fleet.owned.add("sleep 30", statements_count=2, keeps_session=True)
+    second = fleet.owned.add("work then rows 1", session_id=first.session_id, statement_index=1, statements_count=2)
+    runner = fleet.runner()
+    async with runner.running():
+        runner.statements.start(first, ANA)
+        await is_opening.wait()
+        runner.statements.cancel(first.claim.statement_id)
+        runner.statements.start(second, ANA)
+        await settle()
+        may_end.set()
+        await until(lambda: terminal(fleet.owned.of(first)))
+        fleet.engine.finish.set()
+        await until(lambda: terminal(fleet.owned.of(second)))
+    assert fleet.owned.of(first).state is CANCELED
+    assert state_of(fleet.owned.of(second)) == (StatementState.AVAILABLE, None)
+    assert (fleet.engine.executions, fleet.engine.sessions_opened) == (["work then rows 1"], 2)
 
 
 @pytest.mark.item(88)
