@@ -2,9 +2,11 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from unittest.mock import AsyncMock
 
+import httpx
 import pytest
 from tests.api.conftest import ApiOpener, make_settings
 from tests.api.driving import Api, Caller, open_api, until, verdict
@@ -12,8 +14,17 @@ from tests.fakes.catalog import FakeCatalogEngine, table
 from tests.fixtures.database import new_database
 
 from queryserver.catalog.lookups import Lookups
-from queryserver.engines.protocol import SessionOptions
-from queryserver.errors.statements import EngineForbidden, OutcomeUnknown, StatementRejected
+from queryserver.engines.protocol import Catalog, SessionOptions
+from queryserver.errors.base import QueryServerError, TooManyRequests
+from queryserver.errors.statements import (
+    EngineForbidden,
+    EngineUnavailable,
+    OutcomeUnknown,
+    SessionLost,
+    StatementRejected,
+    engine_process_lost,
+)
+from queryserver.identity.model import User
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 from queryserver.statements.session_options import SessionCredentials
 
@@ -306,6 +317,12 @@ class TestFailures:
         )
 
 
+async def joined(api: Api, count: int) -> None:
+    """Wait until this number of calls wait for lookups that they share."""
+    calls = api.services.metadata.lookups._single_flight._joinable
+    await until(lambda: sum(call.waiting for call in calls.values()) == count)
+
+
 class TestCache:
     @pytest.mark.parametrize("path", LOOKS)
     async def test_second_read_is_served_from_the_cache(self, small: Api, path: str):
@@ -317,8 +334,11 @@ class TestCache:
 
     async def test_concurrent_equal_calls_query_the_engine_once(self, small: Api):
         ana = await small.user()
-        small.shelf.look_s = 0.3
-        answers = await asyncio.gather(*(ana.post_ok("editor/autocomplete/shop", **SHELF) for _ in range(20)))
+        small.shelf.may_look.clear()
+        calls = [asyncio.create_task(ana.post_ok("editor/autocomplete/shop", **SHELF)) for _ in range(20)]
+        await joined(small, 20)
+        small.shelf.may_look.set()
+        answers = await asyncio.gather(*calls)
         assert small.shelf.looks == ["tables shop"]
         assert all(answer == answers[0] for answer in answers)
 
@@ -337,10 +357,50 @@ class TestCache:
 
     async def test_equal_calls_of_many_users_query_the_engine_once(self, small: Api):
         users = [await small.user() for _ in range(10)]
-        small.shelf.look_s = 0.3
-        answers = await asyncio.gather(*(one.post_ok("editor/autocomplete/shop", **SHELF) for one in users))
+        small.shelf.may_look.clear()
+        calls = [asyncio.create_task(one.post_ok("editor/autocomplete/shop", **SHELF)) for one in users]
+        await joined(small, 10)
+        small.shelf.may_look.set()
+        answers = await asyncio.gather(*calls)
         assert small.shelf.looks == ["tables shop"]
         assert all(answer == answers[0] for answer in answers)
+
+    @pytest.mark.parametrize(
+        ("failure", "is_personal"),
+        [
+            (TooManyRequests("Retry in 5 seconds."), True),
+            (SessionLost("The session is gone."), True),
+            (engine_process_lost(), True),
+            (EngineUnavailable("The data source is down."), False),
+        ],
+        ids=lambda one: getattr(one, "code", ""),
+    )
+    async def test_limits_and_lost_sessions_of_one_user_do_not_concern_others(
+        self, small: Api, monkeypatch, failure: QueryServerError, is_personal: bool
+    ):
+        users, original = [await small.user() for _ in range(3)], FakeCatalogEngine.catalog
+
+        @asynccontextmanager
+        async def catalog(self: FakeCatalogEngine, user: User, options: SessionOptions) -> AsyncIterator[Catalog]:
+            async with original(self, user, options) as opened:
+                await self.may_look.wait()
+                if user.username == users[0].username:
+                    raise failure
+                yield opened
+
+        monkeypatch.setattr(FakeCatalogEngine, "catalog", catalog)
+        small.shelf.may_look.clear()
+        calls = list[asyncio.Task[httpx.Response]]()
+        for number, one in enumerate(users, start=1):
+            calls.append(asyncio.create_task(one.post("editor/autocomplete/shop", **SHELF)))
+            await joined(small, number)
+        small.shelf.may_look.set()
+        first, *others = await asyncio.gather(*calls)
+        assert first.json()["code"] in {failure.code, "engine_unavailable"}
+        if is_personal:
+            assert [(one.status_code, len(one.json()["tables_meta"])) for one in others] == [(200, 3)] * 2
+        else:
+            assert [one.json() for one in others] == [first.json()] * 2
 
     async def test_change_by_one_user_updates_the_cache_of_all(self, small: Api):
         ana, bob = await small.user(), await small.user()

@@ -19,14 +19,14 @@ from tests.contract.engine_basis import NO_OPTIONS
 from tests.contract.engine_driving import operation, run
 from tests.e2e.installation import Installation, installed
 from tests.fixtures.processes import EngineProcessList, command_of, is_alive
-from tests.timing import until
+from tests.timing import settle, until
 
 from queryserver.engines.duckdb.catalog import DuckdbCatalog
 from queryserver.engines.duckdb.engine import DuckdbEngine, duckdb_processes
 from queryserver.engines.duckdb.limits import DuckdbResources
 from queryserver.engines.process.engine_process import EngineProcess
 from queryserver.engines.protocol import EngineSession, OperationState
-from queryserver.errors.base import QueryServerError
+from queryserver.errors.base import QueryServerError, TooManyRequests
 from queryserver.errors.statements import EngineUnavailable
 from queryserver.identity.model import User
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
@@ -314,23 +314,64 @@ async def test_crashing_view_aborts_only_the_sample_of_another_user(api: Api) ->
     assert (await ben.page(body["history_uuid"]))["data"] == [[42]]
 
 
-async def test_lookup_is_retried_in_a_new_process_after_a_crash(api: Api, monkeypatch) -> None:
+@pytest.mark.parametrize(
+    ("kills", "has_begun", "code"),
+    [(1, True, None), (2, True, "engine_process_lost"), (3, False, None), (4, False, "engine_unavailable")],
+)
+async def test_lookup_is_repeated_in_a_new_process_after_a_crash(
+    api: Api, monkeypatch, kills: int, has_begun: bool, code: str | None
+) -> None:
+    """A lookup that had begun may have been the reason, so it is repeated only once."""
     ana = await api.user("ana")
     await ana.run("duckdb", "CREATE TABLE seen AS SELECT 1 AS n")
-    original, killed = DuckdbCatalog.tables, list[int]()
+    original, killing = DuckdbCatalog.tables, list[asyncio.Task[None]]()
 
     async def tables(self: DuckdbCatalog, database: str) -> Any:
-        if not killed:
-            process = _held(api)[0].pid
-            killed.append(process)
-            psutil.Process(process).kill()
+        if len(killing) < kills:
+            (process,) = _held(api)
+            killing.append(asyncio.create_task(_kill(process, has_begun=has_begun)))
+            await (settle() if has_begun else killing[-1])
         return await original(self, database)
 
     monkeypatch.setattr(DuckdbCatalog, "tables", tables)
     answer = await ana.post("editor/autocomplete/main/", snippet=json.dumps({"type": "duckdb"}))
-    assert answer.status_code == 200, answer.text
-    assert "seen" in answer.text
-    assert killed
+    assert len(killing) == kills
+    assert answer.json().get("code") == code, answer.text
+    assert code or "seen" in answer.text
+
+
+async def _kill(process: EngineProcess, *, has_begun: bool) -> None:
+    """Kill the process, and wait for its end. If `has_begun` is set, kill it when it has a query to answer."""
+    victim = psutil.Process(process.pid)
+    if has_begun:
+        victim.suspend()
+        await until(lambda: process.running)
+    victim.kill()
+    await process.ended()
+
+
+async def test_waiting_sessions_of_a_user_whose_statements_crashed_are_refused(
+    tmp_path: Path, monkeypatch, engine_processes: EngineProcessList
+) -> None:
+    engine = DuckdbEngine(path="one.duckdb", root=tmp_path)
+    connections, may_open, original = engine._connections, asyncio.Event(), EngineProcess.open
+
+    async def open_late(self: EngineProcess, configuration: Any) -> None:
+        await may_open.wait()
+        await original(self, configuration)
+
+    monkeypatch.setattr(EngineProcess, "open", open_late)
+    sessions = [engine.session(user, NO_OPTIONS) for user in (ANA, BEN)]
+    opening = [asyncio.create_task(session.__aenter__()) for session in sessions]
+    await until(engine_processes)
+    connections._processes.losses_for(connections, engine._file).note(ANA.id, 3.0)
+    may_open.set()
+    refused, opened = await asyncio.gather(*opening, return_exceptions=True)
+    assert isinstance(refused, TooManyRequests)
+    assert not isinstance(opened, BaseException)
+    await sessions[1].__aexit__(None, None, None)
+    await engine.close()
+    await until(lambda: not engine_processes())
 
 
 @pytest.mark.item(105)

@@ -50,6 +50,10 @@ _MIN_SWEEP_S = 5.0
 PER_CONNECTOR = 8
 """Maximum number of concurrent lookups per connector, in addition to its statements."""
 _PER_USER = 4
+_TRIES = 4
+"""How often a lookup is tried whose session is lost before it starts. The statements of one user can end three
+processes in a row before that user must wait.
+"""
 _CATALOG_QUERY = "question"
 _TABLE_EXISTS = "import_table_exists"
 
@@ -263,7 +267,11 @@ class Lookups:
         if found.value is not None and not refresh:
             return await self.cache.read(query, found.value)
 
+        is_own = False
+
         async def work() -> T:
+            nonlocal is_own
+            is_own = True
             result = await self._query_holder(user, connector, query)
             if self.on_result is not None:
                 self.on_result(user, connector, query, result)
@@ -272,7 +280,15 @@ class Lookups:
 
         # A lookup that started before an object change, or before this `refresh`, must not be shared.
         shared = object() if refresh else found.changed_at
-        return await self._single_flight.join((found.key, shared), work, budget=connector.limits.metadata_timeout)
+        key, budget = (found.key, shared), connector.limits.metadata_timeout
+        try:
+            return await self._single_flight.join(key, work, budget=budget)
+        except (errors.EngineError, errors.TooManyRequests) as error:
+            # The limits and the lost session of the user whose call began the shared lookup do not concern this user.
+            is_personal = isinstance(error, errors.TooManyRequests) or _is_lost(error)
+            if is_own or found.key.user_id != _ALL_USERS or not is_personal:
+                raise
+        return await self._single_flight.join((key, user.id), work, budget=budget)
 
     @asynccontextmanager
     async def catalog(self, user: User, connector: Connector) -> AsyncGenerator[protocol.Catalog]:
@@ -303,11 +319,14 @@ class Lookups:
         return orjson.loads(await self.run_at_holder(user, connector, _TABLE_EXISTS, arguments, budget=budget))
 
     async def _table_exists_here(self, user: User, connector: Connector, arguments: Sequence[Any]) -> bytes:
-        async with self._engine_options(user, connector) as (engine, options):
-            if not isinstance(engine, protocol.LoadingEngine):
-                raise errors.NotSupported(f"The connector {connector.nice_name} cannot create tables from files.")
-            async with engine.loader(user, options) as loader:
-                return orjson.dumps(await loader.exists(protocol.TableName(*arguments)))
+        async def look() -> bool:
+            async with self._engine_options(user, connector) as (engine, options):
+                if not isinstance(engine, protocol.LoadingEngine):
+                    raise errors.NotSupported(f"The connector {connector.nice_name} cannot create tables from files.")
+                async with engine.loader(user, options) as loader:
+                    return await loader.exists(protocol.TableName(*arguments))
+
+        return orjson.dumps(await _repeated(look))
 
     async def run_at_holder(
         self,
@@ -349,12 +368,6 @@ class Lookups:
     async def _query_holder(self, user: User, connector: Connector, query: CatalogQuery[T]) -> T:
         target = await self._holder(connector)
         if target == self.forwarding.owner:
-            try:
-                return await self._query_engine(user, connector, query)
-            except errors.EngineError as error:
-                # Another statement ended the database process. Retry once in a new process.
-                if error.code != engine_process_lost.code and not isinstance(error.__cause__, errors.SessionLost):
-                    raise
             return await self._query_engine(user, connector, query)
         async with self._slots.slot(connector.key, user.id):
             budget, arguments = connector.limits.metadata_timeout, [query.kind, *query.names]
@@ -363,8 +376,11 @@ class Lookups:
             )
 
     async def _query_engine(self, user: User, connector: Connector, query: CatalogQuery[T]) -> T:
-        async with self.catalog(user, connector) as catalog:
-            return await query.run(catalog)
+        async def look() -> T:
+            async with self.catalog(user, connector) as catalog:
+                return await query.run(catalog)
+
+        return await _repeated(look)
 
     async def _query_for_other_process(self, user: User, connector: Connector, arguments: Sequence[Any]) -> bytes:
         kind, *names = arguments
@@ -418,3 +434,25 @@ def _as_catalog(engine: protocol.Engine, connector: Connector) -> protocol.Catal
     if not isinstance(engine, protocol.CatalogEngine):
         raise errors.NotSupported(f"The connector {connector.nice_name} provides no metadata.")
     return engine
+
+
+async def _repeated(look: Callable[[], Awaitable[T]]) -> T:
+    """Return the result of a lookup. If its session or its database process ends, repeat it in a new one.
+
+    A lookup that was running when the process ended is repeated only once, because it may have been the reason.
+    """
+    is_suspect = False
+    for _ in range(_TRIES - 1):
+        try:
+            return await look()
+        except errors.EngineError as error:
+            was_running = error.code == engine_process_lost.code
+            if not _is_lost(error) or (was_running and is_suspect):
+                raise
+            is_suspect = is_suspect or was_running
+    return await look()
+
+
+def _is_lost(error: errors.QueryServerError) -> bool:
+    """Return whether a lookup failed because its session or its database process has ended."""
+    return error.code == engine_process_lost.code or isinstance(error.__cause__, errors.SessionLost)

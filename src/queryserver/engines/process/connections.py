@@ -121,7 +121,8 @@ class ProcessLoader:
 _MIN_SLOTS = 2
 """Minimum value of the per-user slot limit."""
 
-_OPEN_TRIES = 3
+_OPEN_TRIES = 4
+"""The statements of one user can end three processes in a row before that user must wait."""
 
 OpenedT = TypeVar("OpenedT", ProcessSession, ProcessLoader)
 
@@ -191,12 +192,13 @@ class ProcessConnections:
         if self._is_closed:
             raise EngineUnavailable("The engine is closed.")
         losses = self._processes.losses_for(self, self._file_key)
-        losses.require_admitted(user_id)
         async with AsyncExitStack() as stack:
             requests = SessionRequests(files=options.files, results=options.results)
             tries = 1
             while True:
+                losses.require_admitted(user_id)
                 process = await stack.enter_async_context(self._process(user_id))
+                losses.require_admitted(user_id)  # the user's statements may have ended processes in the meantime
                 session = open_connection(
                     process, user_id, options, slots=self._slots, losses=losses, requests=requests,
                     is_loader=is_loader,
