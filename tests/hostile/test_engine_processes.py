@@ -218,8 +218,9 @@ async def test_closed_engine_with_running_statements_leaves_no_process(
     sessions = [engine.session(ANA, NO_OPTIONS) for _ in range(3)] + [memory.session(BEN, NO_OPTIONS)]
     opened = [await session.__aenter__() for session in sessions]
     handles = [await session.submit(slow) for session in opened]
+    await until(lambda: (engine.busy, memory.busy) == (3, 1))
     opening = asyncio.create_task(memory.session(ANA, NO_OPTIONS).__aenter__())
-    await asyncio.sleep(0.2)
+    await settle()
     await asyncio.gather(engine.close(), memory.close())
     opening.cancel()
     await asyncio.gather(opening, return_exceptions=True)
@@ -228,19 +229,31 @@ async def test_closed_engine_with_running_statements_leaves_no_process(
             await one.close(handle)
         await session.__aexit__(None, None, None)
     await memory.close()
-    assert not engine_processes()
+    await until(lambda: not engine_processes())
 
 
+@pytest.mark.parametrize("step", ["ready", "opened"])
 @pytest.mark.parametrize("is_canceled", [True, False])
 async def test_engine_closed_while_a_session_opens_leaves_no_process(
-    is_canceled: bool, engine_processes: EngineProcessList
+    is_canceled: bool, step: str, monkeypatch, engine_processes: EngineProcessList
 ) -> None:
+    has_reached, may_go_on, original = asyncio.Event(), asyncio.Event(), EngineProcess._expect
+
+    async def expect_late(self: EngineProcess, kind: str) -> None:
+        if kind == step:
+            has_reached.set()
+            await may_go_on.wait()
+        await original(self, kind)
+
+    monkeypatch.setattr(EngineProcess, "_expect", expect_late)
     engine = DuckdbEngine(processes=duckdb_processes())
     opening = asyncio.create_task(engine.session(ANA, NO_OPTIONS).__aenter__())
-    await asyncio.sleep(0.05)
+    await has_reached.wait()
     await engine.close()
     if is_canceled:
         opening.cancel()
+        await settle()
+    may_go_on.set()
     (outcome,) = await asyncio.gather(opening, return_exceptions=True)
     assert isinstance(outcome, asyncio.CancelledError if is_canceled else EngineUnavailable)
     await until(lambda: not engine_processes())
@@ -261,6 +274,38 @@ async def test_engine_closed_while_it_waits_for_its_file_leaves_no_process(
         await open_engine.close()
     (outcome,) = await asyncio.gather(opening, return_exceptions=True)
     assert isinstance(outcome, EngineUnavailable)
+    await until(lambda: not engine_processes())
+
+
+async def test_canceled_session_does_not_let_the_next_one_open_a_file_that_is_being_closed(
+    tmp_path: Path, monkeypatch, engine_processes: EngineProcessList
+) -> None:
+    processes, may_end, original = duckdb_processes(), asyncio.Event(), EngineProcess.ended
+    before, after = (
+        DuckdbEngine(path="one.duckdb", root=tmp_path, resources=resources, processes=processes)
+        for resources in (DuckdbResources(memory_limit="512MB"), DuckdbResources(memory_limit="600MB"))
+    )
+    async with before.session(ANA, NO_OPTIONS):
+        pass
+    (process,) = engine_processes()
+
+    async def ended_late(self: EngineProcess) -> None:
+        await may_end.wait()
+        await original(self)
+
+    monkeypatch.setattr(EngineProcess, "ended", ended_late)
+    canceled = asyncio.create_task(after.session(ANA, NO_OPTIONS).__aenter__())
+    await settle()
+    canceled.cancel()
+    await asyncio.gather(canceled, return_exceptions=True)
+    (file,) = processes._files.values()
+    assert file.pooled is not None
+    assert file.pooled.process.pid == process.pid
+    may_end.set()
+    async with after.session(BEN, NO_OPTIONS) as session:
+        assert (await run(session, "SELECT 1")).cell == 1
+    await before.close()
+    await after.close()
     await until(lambda: not engine_processes())
 
 

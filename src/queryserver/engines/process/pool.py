@@ -237,7 +237,7 @@ class EngineProcesses:
         finally:
             self._starting_count -= 1
         if key[0] not in self._memory_engines:  # the engine was closed while the process started
-            await asyncio.shield(pooled.process.close())
+            await asyncio.shield(self._keep_ending(pooled.process.close()))
             raise EngineUnavailable("The engine is closed.")
         self._users[key] = pooled
         self._start_spare()
@@ -245,9 +245,9 @@ class EngineProcesses:
 
     async def _end_shared(self, file: _DatabaseFile) -> None:
         """End a file's process. The file is no longer open when this returns. The caller holds the lock."""
-        pooled, file.pooled = file.pooled, None
-        if pooled is not None:
-            await asyncio.shield(pooled.process.close())
+        if file.pooled is not None:
+            await asyncio.shield(file.pooled.process.close())
+            file.pooled = None  # not before, because a canceled caller does not wait until the file is closed
 
     def _end_later(self, pooled: _PooledProcess | None) -> None:
         if pooled is not None:
@@ -263,7 +263,7 @@ class EngineProcesses:
         try:
             await process.open(configuration)
         except BaseException:  # the process must not remain without an owner
-            await asyncio.shield(process.close())
+            await asyncio.shield(self._keep_ending(process.close()))
             raise
         return process
 
@@ -302,7 +302,9 @@ class EngineProcesses:
         with suppress(EngineUnavailable):
             await (await starting).close()
 
-    def _keep_ending(self, work: Coroutine[Any, Any, None]) -> None:
+    def _keep_ending(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Start `work`, which `leave` waits for even if the caller does not."""
         ending = asyncio.create_task(work, name="engine-process-end")
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
+        return ending
