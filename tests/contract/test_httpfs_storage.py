@@ -136,7 +136,7 @@ async def behind_faults(proxy) -> AsyncGenerator[WebHdfsFileSystem]:
     Data also passes through the proxy, because redirects contain the address that the client called.
     """
     url = f"http://127.0.0.1:{proxy.port}/webhdfs/v1"
-    timeouts = Timeouts(connect_s=2, silence_s=1, call_s=4)
+    timeouts = Timeouts(connect_s=10, silence_s=5, call_s=20)  # a gateway on a busy machine responds within this time
     file_system = WebHdfsFileSystem(WebHdfsAddress([url], SERVICE_USER, timeouts=timeouts))
     yield file_system
     await file_system.close()
@@ -148,7 +148,7 @@ async def test_store_failure_during_download_raises_error(file_system, behind_fa
     await put(file_system.as_user(ALICE), f"{base}/big", bytes(range(256)) * 4096 * 8)
     proxy.set_fault(fault, after_bytes=3 * MIB)
     got: list[int] = []
-    async with asyncio.timeout(30), aclosing(behind_faults.as_user(ALICE).read(f"{base}/big")) as pieces:
+    async with asyncio.timeout(100), aclosing(behind_faults.as_user(ALICE).read(f"{base}/big")) as pieces:
         with pytest.raises(StorageError):
             await sizes(pieces, got)
     assert 0 < sum(got) < 8 * MIB
@@ -169,7 +169,7 @@ async def test_store_failure_during_upload_leaves_no_file(file_system, behind_fa
             await proxy.die()
         yield b"x" * MIB
 
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(100):
         with pytest.raises(StorageUnavailable):
             await behind_faults.as_user(ALICE).write(f"{base}/file", breaking(), overwrite=False)
         await proxy.die()

@@ -71,7 +71,7 @@ class FaultProxy:
             self._listener = None
         for line in list(self._lines):
             _reset(line.client)
-        await self.closed()
+        await self._end_all()  # does not wait until the server has read what the clients have sent
 
     async def closed(self) -> None:
         """Wait until clients have closed all their connections. Raises TimeoutError if a connection stays open."""
@@ -82,6 +82,9 @@ class FaultProxy:
         """Stop listening and close all connections."""
         if self._listener is not None:
             self._listener.close()
+        await self._end_all()
+
+    async def _end_all(self) -> None:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
