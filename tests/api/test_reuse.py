@@ -127,6 +127,8 @@ class TestAnswers:
     async def test_answers_do_not_wait_for_the_connector(self, ana: Caller):
         first = await asked(ana, HELLO, "mysql")
         running = [(await ana.execute("mysql", "sleep 300"))["history_uuid"] for _ in range(_SLOTS)]
+        for operation in running:
+            await ana.running(operation)
         waiting = (await ana.execute("mysql", "rows 1"))["history_uuid"]
         again = await asked(ana, HELLO, "mysql")
         assert (origin(again), await ana.state(waiting)) == (first["history_uuid"], "waiting")

@@ -461,14 +461,16 @@ class TestPublishing:
             return original(*arguments, **options)
 
         monkeypatch.setattr(kind, name, slow)
-        operation = await finished(ana, "duckdb", "SELECT * FROM range(5)")
-        answer = await ana.post("editor/export_result", operationId=operation, path=f"file:///{folder}/a.csv", **split)
+        source = await finished(ana, "duckdb", "SELECT * FROM range(5)")
+        answer = await ana.post("editor/export_result", operationId=source, path=f"file:///{folder}/a.csv", **split)
+        operation = answer.json()["history_uuid"]
         await until(is_publishing.is_set)
-        canceling = asyncio.create_task(ana.on(answer.json()["history_uuid"], "cancel_statement"))
-        await asyncio.sleep(0.1)
+        canceling = asyncio.create_task(ana.on(operation, "cancel_statement"))
+        requested = "select cancel_requested_at is not null from statements where id = $1::uuid"
+        await until(lambda: files.api.database.value(requested, operation))
         may_go_on.set()
         await canceling
-        ended = await ana.ended(answer.json()["history_uuid"])
+        ended = await ana.ended(operation)
         assert (ended["query_status"]["state"], names(files.root / folder)) == ("available", ["a.csv"])
 
 

@@ -294,7 +294,8 @@ class TestRights:
         """Both connectors are open to the group `analysts` only. Other connectors of their dialects are open to all."""
         cora = await member_of(tables, "analysts", ["download"])
         holder = (await ana.execute("postgresql", "SELECT pg_advisory_lock(7711), pg_sleep(600)"))["history_uuid"]
-        await ana.running(holder)
+        held = "select exists (select from pg_locks where locktype = 'advisory' and objid = 7711 and granted)"
+        await until(lambda: tables.api.database.value(held))
         source = (await cora.execute("postgresql", "SELECT pg_advisory_lock(7711)::text AS l"))["history_uuid"]
         answer = await cora.post("editor/export_result", operationId=source, connector=connector, table=table)
         assert answer.status_code == 202, answer.text
