@@ -45,9 +45,10 @@ class ExportSubmissions:
         source = await self._source(user, request)
         destination = request.destination
         connector = self.connectors.resolve(user, destination.connector or source.status.connector)
+        is_own = source.status.user_id == user.id
         job = NewJob(
-            text=_history_text(destination.path, source),
-            database=source.database if destination.connector is None else None,
+            text=_history_text(destination.path, source, is_own=is_own),
+            database=source.database if destination.connector is None and is_own else None,
             source_operation=source.status.id,
             destination={**destination.stored(), "allow_truncated": request.allow_truncated},
             idempotency_key=request.idempotency_key,
@@ -60,14 +61,14 @@ class ExportSubmissions:
         return await self.submissions.submit(user, connector, job)
 
     async def _source(self, user: User, request: ExportRequest) -> StatementRecord:
-        """Return the record of the operation, or of the requested statement of its script."""
-        record = await self.access.own_record(user, request.operation_id)
+        """Return the record of the operation, or of the requested statement of its script, if the user may read it."""
+        record = await self.access.result_record(user, request.operation_id)
         if request.statement_id is None:
             return record
         part = await self.reader.part_of(record.status, request.statement_id)
         if part is None:
             raise DownloadRefused("not_finished", "The statement has not started yet.", status=1)
-        return await self.access.own_record(user, part)
+        return await self.access.result_record(user, part)
 
     async def _require_rows(self, user: User, request: ExportRequest) -> None:
         """Check that the operation has a result or is still running. Raises DownloadRefused."""
@@ -80,8 +81,12 @@ class ExportSubmissions:
                 raise
 
 
-def _history_text(shown: str, source: StatementRecord) -> str:
-    """Return the text for the history: a comment with the destination, followed by the statement of the source."""
+def _history_text(shown: str, source: StatementRecord, *, is_own: bool) -> str:
+    """Return the text for the history: a comment with the destination, followed by the statement of the source.
+
+    A user to whom the source is granted may not see its statement. The id of the operation stands for it.
+    """
     # The name must stay on one line, without characters that end a line or comment in any dialect.
     name = "".join(one if one.isprintable() else " " for one in shown)
-    return f"-- Export to {name}\n{source.handle.statement}"
+    statement = source.handle.statement if is_own else f"-- Shared result {source.status.id}"
+    return f"-- Export to {name}\n{statement}"

@@ -484,6 +484,31 @@ class TestRights:
         assert answers[0].text.replace(operation, unknown) == answers[1].text
 
     @pytest.mark.exports(11)
+    async def test_granted_result_is_exported_without_its_statement(
+        self, ana: Caller, bob: Caller, files: Files, folder: str
+    ):
+        operation, path = await finished(ana, "duckdb", "SELECT 7 AS n"), f"file:///{folder}/a.csv"
+        await ana.post_json("editor/share_result", operationId=operation, users=[bob.username])
+        assert (await exported(bob, operation, path))["rows"] == 1
+        assert (files.root / folder / "a.csv").read_bytes() == b"n\n7\n"
+        entry = (await bob.history())["history"][0]
+        assert entry["data"]["statement"] == f"-- Export to {path}\n-- Shared result {operation}"
+
+    @pytest.mark.exports(11)
+    async def test_export_of_a_granted_result_fails_if_the_grant_ends(
+        self, ana: Caller, bob: Caller, files: Files, folder: str
+    ):
+        files.api.fakes["mysql"].finish.clear()
+        source = (await ana.execute("mysql", "work then rows 5"))["history_uuid"]
+        await ana.post_json("editor/share_result", operationId=source, users=[bob.username])
+        answer = await bob.post("editor/export_result", operationId=source, path=f"file:///{folder}/a.csv")
+        assert answer.status_code == 202, answer.text
+        await ana.post("editor/revoke_share", operationId=source)
+        files.api.fakes["mysql"].finish.set()
+        assert (await bob.ended(answer.json()["history_uuid"]))["code"] == "operation_not_found"
+        assert names(files.root / folder) == []
+
+    @pytest.mark.exports(11)
     async def test_directories_of_other_users_are_refused(self, ana: Caller, bob: Caller, files: Files):
         (files.root / "user" / bob.username).mkdir(parents=True)
         operation, path = await finished(ana, "duckdb", "SELECT 1 AS n"), f"file:///user/{bob.username}/a.csv"

@@ -35,7 +35,9 @@ async def export_result(
     table, appear whole or not at all. Contract exports 2.
     """
     operation_id = await requested_operation_id(access, user, request)
-    await access.own_record(user, operation_id)  # an unknown operation has the same answer, whatever the other fields
+    await access.result_record(
+        user, operation_id
+    )  # an unknown operation has the same answer, whatever the other fields
     destination = exports.target(user, request.requested())
     if request.notify is not None:
         await recipients.require_url(request.notify.url, "notify.url")
