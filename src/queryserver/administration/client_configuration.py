@@ -1,7 +1,7 @@
 """Computes the configuration that clients request, which depends on the caller (Contract platform 7.1)."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from urllib.parse import quote
@@ -74,14 +74,18 @@ class ClientConfiguration:
             main=self._connectors.main(user),
             default_sql=self._connectors.default_sql(user),
             browsers=list(self._browsers(user, has_sql=any(map(takes_sql, interpreters)), importer=may_import)),
-            document_types=["directory", *sorted({*await self._documents.types(user), *await self._ran(user)})],
+            document_types=["directory", *sorted(await self._document_types(user, interpreters))],
             may_import=may_import,
             may_download=self._settings.desktop.enable_download and user.may(DOWNLOAD),
         )
 
-    async def _ran(self, user: User) -> Iterable[str]:
-        """Return the types of the caller's history entries."""
-        return map(type_of, await self._history.dialects(user.id))
+    async def _document_types(self, user: User, interpreters: Iterable[Connector]) -> Collection[str]:
+        """Return the types of the caller's documents and history entries.
+
+        For an API token that is limited to connectors, all others do not exist.
+        """
+        found = {*await self._documents.types(user), *map(type_of, await self._history.dialects(user.id))}
+        return found if user.reached is None else found & {type_of(one.dialect) for one in interpreters}
 
     def _browsers(self, user: User, *, has_sql: bool, importer: bool) -> Iterator[Browser]:
         caller = Caller.of(user)

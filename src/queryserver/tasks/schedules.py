@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
@@ -193,7 +194,7 @@ class Schedules:
         definition = replace(definition, owner=owner[1])
         if definition.kind is ScheduleKind.STATEMENT:
             if definition.document:
-                await self._require_document(user, definition)
+                await self._require_document(user, definition, before)
             elif not definition.connector:
                 raise errors.MissingParameter("schedule.connector is required.")
             return _with_parameters(await self._with_keys(user, definition, before)), owner[0]
@@ -232,12 +233,24 @@ class Schedules:
             definition = replace(definition, into={**into, "destination": {**into["destination"], **named}})
         return definition
 
-    async def _require_document(self, owner: User, definition: ScheduleDefinition) -> None:
-        """Raise InvalidParameter unless the owner may run the saved query with these parameter values."""
+    async def _require_document(
+        self, owner: User, definition: ScheduleDefinition, before: ScheduleDefinition | None
+    ) -> None:
+        """Check that the owner may run the saved query with these parameter values.
+
+        If the schedule is new or runs another query, also check the connector of the query if that is the one that will
+        be used. Raises InvalidParameter, MissingParameter, NotSupported.
+        """
         try:
-            await self.documents.runnable(owner, definition.document or "", definition.parameters)
+            found = await self.documents.runnable(owner, definition.document or "", definition.parameters)
+            checks_connector = not definition.connector and _runs_another_query(definition, before)
+            if found.connector is not None and checks_connector:
+                await self.connectors.at_least(owner.connectors_version)
+                self.connectors.exact(owner, found.connector)
         except (errors.NotFound, errors.PermissionDenied, errors.InvalidRequest, errors.Conflict) as error:
             raise errors.InvalidParameter(f"schedule.document: {error.message}") from None
+        if found.connector is None and checks_connector:
+            raise errors.MissingParameter("schedule.connector is required, because the saved query names no connector.")
 
     async def _require_rules(self, definition: ScheduleDefinition) -> None:
         """Check the rules that do not depend on other objects. Raises the errors of `create`."""
@@ -282,6 +295,11 @@ def _require_statement(definition: ScheduleDefinition) -> None:
         raise errors.MissingParameter("schedule.statement or schedule.document is required.")
     if definition.parameters is not None and has_statement:
         read_parameters(definition.parameters)
+
+
+def _runs_another_query(definition: ScheduleDefinition, before: ScheduleDefinition | None) -> bool:
+    members = attrgetter("owner", "document", "connector")
+    return before is None or members(definition) != members(before)
 
 
 def _with_parameters(definition: ScheduleDefinition) -> ScheduleDefinition:

@@ -145,3 +145,5 @@ async def test_configuration_lists_the_types_of_the_caller(ana: Caller, bob: Cal
     assert await types(ana) == ["directory", "notebook", "query-duckdb", "query-hive"]
     await ana.post_ok("documents/delete", uuid=uuid)
     assert await types(ana) == ["directory", "query-duckdb", "query-hive"]
+    program, _ = await program_of(ana, connectors=["duckdb"])
+    assert await types(program) == ["directory", "query-duckdb"]

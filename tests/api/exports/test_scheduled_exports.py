@@ -181,6 +181,20 @@ class TestExports:
         assert again["statement_id"] == await api.database.value(key, run["fire_id"])
         assert again["status"] != "failed"
 
+    @pytest.mark.platform(116)
+    async def test_a_saved_query_needs_a_connector_that_the_owner_may_use(self, api: Api, root: Caller, ana: Caller):
+        cora = await api.user("cora", groups=("analysts",))
+        bare = await save(ana, name="Bare", statement="SELECT 1 AS n")
+        closed = await save(cora, name="Closed", statement="rows 3", connector="hive")
+        await share(cora, closed["uuid"], {"user": ana.username, "permission": "run"})
+        given = {"kind": "statement", "interval_s": 3600, "owner": ana.username}
+        for document, code in ((bare, "missing_parameter"), (closed, "invalid_parameter")):
+            schedule = {"name": document["name"], "document": document["uuid"], **given}
+            answer = await root.post_json("taskserver/schedules/new", schedule=schedule)
+            assert verdict(answer) == (400, -1, code)
+            answer = await root.post_json("taskserver/schedules/new", schedule={**schedule, "connector": "duckdb"})
+            assert answer.status_code == 200, answer.text
+
     async def test_a_saved_query_without_connector_fails_the_run(self, api: Api, root: Caller, ana: Caller):
         document = await save(ana, name="Bare", statement="SELECT 1 AS n", connector="duckdb")
         schedule = await scheduled(root, "bare", owner=ana.username, document=document["uuid"])
