@@ -194,6 +194,7 @@ async def test_qs_reads_stdin_and_the_history(server: Server, make: Make):
     entry = json.loads((await qs("history", "-n", "1", "-o", "json")).text)[0]
     assert (await qs("documents", "save", "kept", "--from", entry["id"])).code == 0
     assert (await qs("documents", "show", "kept")).text == "SELECT 3 AS three\n"
+    assert (await qs("documents", "save", "odd", "SELECT :b", "-p", "b:boolean=ja")).code == 2
     for _ in range(2):
         await qs("documents", "save", "twin", "SELECT 1")
     assert json.loads((await qs("documents", "list", "twin", "-o", "json")).text)[0]["version"] == 1
@@ -201,3 +202,33 @@ async def test_qs_reads_stdin_and_the_history(server: Server, make: Make):
     assert wrong.code == 0
     failed = await qs("documents", "run", "wrong")
     assert (failed.code, "wrong" in failed.err) == (1, True)
+
+
+async def test_own_documents_come_before_shared_ones_of_the_same_name(server: Server, make: Make, db: Connection):
+    reader = await server.api.user("reader")
+    token = reader.headers["Authorization"].removeprefix("Bearer ")
+    qs = make(QUERYSERVER_URL=server.url, QUERYSERVER_TOKEN=token)
+    theirs = await db.documents.save("Report", "SELECT 'theirs' AS text", connector="duckdb")
+    await db.documents.share(theirs["uuid"], "edit", users=[reader.username])
+    assert (await qs("documents", "run", "Report")).text == "text\ntheirs\n"
+    second = await db.documents.save("Report", "SELECT 2 AS n", connector="duckdb")
+    await db.documents.share(second["uuid"], "edit", users=[reader.username])
+    several = await qs("documents", "run", "Report")
+    assert (several.code, "several documents are named Report" in several.err) == (2, True)
+    async with connect(server.url, token=token) as mine:
+        await mine.documents.save("Report", "SELECT 'own' AS text", connector="duckdb")
+    assert (await qs("documents", "run", "Report")).text == "text\nown\n"
+    assert (await qs("documents", "save", "Report", "SELECT 3 AS n")).text.endswith("version 2\n")
+    assert (await db.documents.get(theirs["uuid"]))["version"] == 1
+
+
+async def test_run_may_be_answered_with_a_stored_result(server: Server, make: Make, db: Connection):
+    made = await db.documents.save("random", "SELECT random() AS n", connector="duckdb")
+    first = await db.documents.run(made["uuid"], max_age=3600)
+    again = await db.documents.run(made["uuid"], max_age=3600)
+    assert (await again.statement.status()).reused_from == first.operation_id
+    qs = make(QUERYSERVER_URL=server.url, QUERYSERVER_TOKEN=await server.token())
+    await qs("documents", "save", "chance", "SELECT random() AS n", "-c", "duckdb")
+    printed = [(await qs("documents", "run", "chance", "--max-age", "3600")).text for _ in range(2)]
+    assert (printed[0], printed[0][:2]) == (printed[1], "n\n")
+    assert (await qs("documents", "run", "chance")).text != printed[0]

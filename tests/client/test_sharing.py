@@ -124,12 +124,20 @@ async def test_qs_shares_lists_and_ends(server: Server, qs: Qs, make: Make, read
     assert (printed.code, printed.text) == (0, f"{server.url}/api/v1/editor/results/{kept}\n"), printed.err
     (listed,) = (await theirs("shares")).records
     assert (listed["id"], listed["title"], listed["rows"]) == (kept, "Seven", "1")
-    read = await theirs("sql", "duckdb", "SELECT n + 1 AS n FROM {x}", "-r", f"x={kept}")
-    assert (read.code, read.text) == (0, "n\n8\n"), read.err
+    for given in (kept, kept[:8]):  # a list on a terminal shows eight characters
+        read = await theirs("sql", "duckdb", "SELECT n + 1 AS n FROM {x}", "-r", f"x={given}")
+        assert (read.code, read.text) == (0, "n\n8\n"), read.err
+    for given in (kept, kept[:8], printed.text.strip()):
+        for caller in (qs, theirs):
+            shown = await caller("result", given)
+            assert (shown.code, shown.text) == (0, "n\n7\n"), shown.err
+    assert "0 recent statements or shared results" in (await theirs("result", "0000-0000")).err
     (reading,) = (await qs("shares", kept)).records
     assert (reading["user"], reading["group"]) == (reader.name, "")
     ended = await qs("unshare", kept, "-u", reader.name)
     assert (ended.code, ended.text) == (0, "1 share ended\n")
+    gone = await theirs("result", kept)
+    assert (gone.code, f"Operation {kept} does not exist" in gone.err) == (1, True), gone.err
     assert (await theirs("shares")).records == []
     for words in (("share", kept), ("share", kept, "-u", reader.name, "--until", "soon")):
         assert (await qs(*words)).code == 2

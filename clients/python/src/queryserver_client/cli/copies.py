@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from queryserver_client.cli.failures import FAILED, WrongUse, place_of, say, text_of, visible
 from queryserver_client.cli.forms import IfExists
-from queryserver_client.cli.operations import stored_id
+from queryserver_client.cli.operations import readable_id
 from queryserver_client.cli.parameters import parameters_of
 from queryserver_client.cli.stores import is_remote, remote
 from queryserver_client.errors import StatementError
@@ -66,7 +66,7 @@ def copy(db: "Connection", plan: Plan) -> int:
     def run(**callbacks: Any) -> Export:
         if colon:
             return db.copy(connector, sql, target, **named, **options, **callbacks)
-        statement = db.statement(stored_id(db, plan.source), allow_truncated=plan.allow_truncated)
+        statement = db.statement(readable_id(db, plan.source), allow_truncated=plan.allow_truncated)
         return statement.copy(target, **named, **callbacks)
 
     return follow(db, run, sql)

@@ -99,11 +99,16 @@ def run_document(
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Maximum number of rows.")] = None,
     timeout: Annotated[float | None, typer.Option(min=1, help="Time limit in seconds.")] = None,
+    max_age: Annotated[
+        int | None, typer.Option(min=0, help="Use a stored result of the same run that is at most so many seconds old.")
+    ] = None,
 ) -> None:
     """Run a document with your own rights, and print its result, or send the rows to a file or table."""
     from queryserver_client.cli import documents as command  # noqa: PLC0415
 
-    options: dict[str, Any] = {"connector": connector, "database": database, "limit": limit, "timeout": timeout}
+    options: dict[str, Any] = {
+        "connector": connector, "database": database, "limit": limit, "timeout": timeout, "max_age": max_age,
+    }  # fmt: skip
     target = command.Target(output, to, into, if_exists)
     connected(lambda db: command.run(db, document, parameter or [], target, options))
 

@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -93,14 +94,15 @@ def save(db: "Connection", new: NewDocument) -> None:
 def run(db: "Connection", given: str, parameters: Sequence[str], target: Target, options: "dict[str, Any]") -> int:
     """Run a document. Print its result, which is then deleted on the server, or send the rows to a file or table.
 
-    Return the exit code.
+    With `max_age`, the result stays on the server, so that it can answer later calls. Return the exit code.
     """
     into, values = target.into(), parameters_of(parameters)
     if into is not None:
         return _export(db, uuid_of(db, given), values, into, options)
     form = form_of(target.output, target.to)
     try:
-        with db.documents.run(uuid_of(db, given), values, allow_truncated=True, **options) as result:
+        result = db.documents.run(uuid_of(db, given), values, allow_truncated=True, **options)
+        with nullcontext() if options["max_age"] else result:
             return put(db, result, form, target.to, is_expanded=False)
     except StatementError as error:
         say(text_of(error))
@@ -161,21 +163,29 @@ def uuid_of(db: "Connection", given: str, *, in_trash: bool = False) -> str:
         return str(UUID(given))
     except ValueError:
         pass
-    found = [one["uuid"] for one in db.documents.list(given, in_trash=in_trash) if one["name"] == given]
-    if not found:
+    found = _named(given, db.documents.list(given, in_trash=in_trash))
+    if found is None:
         raise WrongUse(f"there is no document named {given}")
-    if len(found) > 1:
-        raise WrongUse(f"several documents are named {given}; use a uuid: {', '.join(found)}")
-    return found[0]
+    return found["uuid"]
 
 
 def _existing(db: "Connection", name: str) -> "Any | None":
-    """Return your document with this name, or the document with this uuid; None if there is none. Raises WrongUse."""
+    """Return the document with this uuid, or the one with this name that you may change, if any. Raises WrongUse."""
     try:
         return db.documents.get(str(UUID(name)))
     except ValueError:
         pass
-    found = [one for one in db.documents.list(name) if one["name"] == name and one["permission"] in ("edit", "manage")]
+    return _named(name, (one for one in db.documents.list(name) if one["permission"] in ("edit", "manage")))
+
+
+def _named(name: str, entries: "Iterable[Any]") -> "Any | None":
+    """Return the entry with this name; None if there is none. Your own documents come before those of others.
+
+    Otherwise, a user who shares a document could change what your commands mean. Raises WrongUse.
+    """
+    found = [one for one in entries if one["name"] == name]
+    own = [one for one in found if one["permission"] == "manage"]
+    found = own or found
     if len(found) > 1:
         raise WrongUse(f"several documents are named {name}; use a uuid: {', '.join(one['uuid'] for one in found)}")
     return found[0] if found else None
@@ -195,8 +205,13 @@ def _parameter(text: str) -> "dict[str, Any]":
 
 
 def _default(text: str, kind: str | None) -> Any:
-    """Return the JSON value of a default. The values of most types are sent as text, so that no digit is lost."""
+    """Return the JSON value of a default. The values of most types are sent as text, so that no digit is lost.
+
+    Raises WrongUse.
+    """
     if kind is not None and kind.lower() == "boolean":
+        if text.lower() not in {"true", "false"}:
+            raise WrongUse(f"{text!r} is not a valid boolean; use true or false")
         return text.lower() == "true"
     if kind is not None and kind.lower() != "array":
         return text

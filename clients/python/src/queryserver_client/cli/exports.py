@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from queryserver_client.cli.copies import StatementOptions, follow
 from queryserver_client.cli.failures import WrongUse
-from queryserver_client.cli.operations import stored_id
+from queryserver_client.cli.operations import readable_id
 from queryserver_client.cli.stores import remote
 from queryserver_client.exports import Export, file_target
 
@@ -25,7 +25,7 @@ def export(
 
     def run(**callbacks: Any) -> Export:
         if not colon:
-            statement = db.statement(stored_id(db, source), allow_truncated=allow_truncated)
+            statement = db.statement(readable_id(db, source), allow_truncated=allow_truncated)
             return statement.export(**target, **callbacks)
         result = db.query(connector, sql, into=target, **values, **callbacks)
         return Export.of(result.dicts()[0], result.operation_id)

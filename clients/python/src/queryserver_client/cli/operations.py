@@ -11,6 +11,7 @@ from queryserver_client.cli.failures import WrongUse, say
 from queryserver_client.cli.forms import Form
 from queryserver_client.cli.output import write_records
 from queryserver_client.errors import NotFound, PermissionDenied
+from queryserver_client.shares import id_in
 from queryserver_client.status import ACTIVE
 from queryserver_client.transport import segment
 
@@ -73,7 +74,7 @@ def cancel(db: "Connection", ids: Sequence[str]) -> int:
 def results_of(db: "Connection", given: Sequence[str]) -> "dict[str, str]":
     """Parse arguments of the form `name=id`; return operation ids by name.
 
-    An id may be a unique prefix of the id of a recent statement. Raises WrongUse.
+    An id may be one that `readable_id` accepts. Raises WrongUse.
     """
     found: dict[str, str] = {}
     for text in given:
@@ -82,7 +83,7 @@ def results_of(db: "Connection", given: Sequence[str]) -> "dict[str, str]":
             raise WrongUse(f"-r {text}: must have the form name=id")
         if name in found:
             raise WrongUse(f"-r {name} is specified twice")
-        found[name] = stored_id(db, wanted)
+        found[name] = readable_id(db, wanted)
     return found
 
 
@@ -90,10 +91,31 @@ def stored_id(db: "Connection", given: str) -> str:
     """Return the id of a result; `given` may be a unique prefix of the id of a recent statement. Raises WrongUse."""
     if len(given) == _ID_CHARACTERS:
         return given
+    return _only(given, _recent_ids(db, given), "recent statements")
+
+
+def readable_id(db: "Connection", given: str) -> str:
+    """Return the id of a result of this user, or of one that is shared with this user. Raises WrongUse.
+
+    `given` is the id, its link, or a unique prefix of the id.
+    """
+    given = id_in(given)
+    if len(given) == _ID_CHARACTERS:
+        return given
+    ids = _recent_ids(db, given)
+    if not ids:
+        ids = _beginning_with(given, (shared.operation_id for shared in db.shared_with_me(limit=_LOOKED_AT)))
+    return _only(given, ids, "recent statements or shared results")
+
+
+def _recent_ids(db: "Connection", given: str) -> list[str]:
     _require_long_enough(given)
-    ids = _beginning_with(given, (entry.operation_id for entry in db.history.search(limit=_LOOKED_AT)))
+    return _beginning_with(given, (entry.operation_id for entry in db.history.search(limit=_LOOKED_AT)))
+
+
+def _only(given: str, ids: Sequence[str], kind: str) -> str:
     if len(ids) != 1:
-        raise WrongUse(f"{given}: {len(ids)} recent statements have this prefix")
+        raise WrongUse(f"{given}: {len(ids)} {kind} have this prefix")
     return ids[0]
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from queryserver_client.cli.failures import FAILED, WrongUse, say, text_of
 from queryserver_client.cli.forms import Form
-from queryserver_client.cli.operations import show, stored_id, utc_text
+from queryserver_client.cli.operations import readable_id, show, stored_id, utc_text
 from queryserver_client.cli.output import form_of
 from queryserver_client.cli.parameters import moment_of
 from queryserver_client.cli.sql import put
@@ -50,9 +50,8 @@ def show_shares(db: "Connection", given: str | None, form: Form | None) -> None:
 def show_result(db: "Connection", given: str, output: Form | None, to: Path | None, *, is_expanded: bool) -> int:
     """Print a stored result, which is kept. Return the exit code."""
     form = form_of(output, to)
-    link = given if "/" in given else stored_id(db, given)
     try:
-        found = db.open_shared(link, allow_truncated=True).result()
+        found = db.open_shared(readable_id(db, given), allow_truncated=True).result()
     except StatementError as error:
         say(text_of(error))
         return FAILED
