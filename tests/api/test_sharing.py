@@ -336,6 +336,16 @@ async def test_scripts_are_granted_with_all_their_statements(ana: Caller, bob: C
     assert (await bob.get(f"editor/download/{operation}", statement_id=1)).status_code == 200
 
 
+@pytest.mark.sharing(6)
+async def test_link_of_a_script_shows_the_columns_of_its_result(ana: Caller, bob: Caller) -> None:
+    operation = await result_of(ana, "rows 2; SELECT 'Hello World!'", run_all="true")
+    await share(ana, operation, bob)
+    expected = (await ana.page(operation, start_row=0))["meta"]
+    for caller in (ana, bob):
+        shown = (await caller.get(f"editor/results/{operation}")).json()
+        assert [one["name"] for one in shown["meta"]] == [one["name"] for one in expected] != []
+
+
 @pytest.mark.sharing(7)
 async def test_shared_result_is_a_table_for_statements(ana: Caller, bob: Caller) -> None:
     operation = await result_of(ana, "rows 50")

@@ -63,8 +63,8 @@ class GeneralSettings(Section):
     ignored, with a warning in the statement's log."""
     reuse_max_age_s: Annotated[Count, Field(le=MAX_REUSE_AGE_S)] = 0
     """Default of the field `max_age_s` of execute: a stored result of the same query of the same user that is not older
-    answers the statement in place of the data source; 0: only calls that send `max_age_s` reuse results. Side effects of
-    most functions cannot be detected, so set this only if no query is run for its effects."""
+    answers the statement in place of the data source; 0: only calls that send `max_age_s` reuse results. Side effects
+    of most functions cannot be detected, so set this only if no query is run for its effects."""
     retry: Literal["never", "read_only"] = "never"
     """`read_only`: if the process that runs a statement dies, a read-only statement is run once more, provided that it
     has its own session and no stored row. Side effects of functions cannot be detected, so choose this only if queries

@@ -7,6 +7,7 @@ from fastapi import Response
 from queryserver.api.dependencies import (
     NoEditorFields,
     QueryUser,
+    ResultReaderDep,
     SharesDep,
     StatementAccessDep,
     StatementReaderDep,
@@ -85,7 +86,12 @@ async def shared_with_me(
     responses=failures(403),
 )
 async def open_shared_result(
-    operation_id: str, user: QueryUser, _: NoEditorFields, shares: SharesDep, reader: StatementReaderDep
+    operation_id: str,
+    user: QueryUser,
+    _: NoEditorFields,
+    shares: SharesDep,
+    reader: StatementReaderDep,
+    results: ResultReaderDep,
 ) -> Response:
     """Open the link of a result: who shared it, until when, its status and its columns.
 
@@ -94,6 +100,9 @@ async def open_shared_result(
     found = await shares.open(user, parse_operation_id(operation_id))
     if found.status.outcome is not None:
         return await failure_response(reader, found.status)
+    columns = found.columns
+    if found.status.is_script:  # its result is that of its last statement
+        _, columns, _ = await results.overview(user, found.status.id)
     body = wire.SharedResultResponse(
         status=0,
         operationId=str(found.status.id),
@@ -101,7 +110,7 @@ async def open_shared_result(
         shared_by=found.grant.shared_by if found.grant else user.username,
         until=utc_text(found.grant.valid_until) if found.grant else None,
         query_status=query_status(found.status),
-        meta=column_meta(found.columns),
+        meta=column_meta(columns),
     )
     return json_response(body)
 
