@@ -235,7 +235,11 @@ class Documents:
         return replace(
             change,
             statement=record.handle.statement if change.statement is None else change.statement,
-            connector=record.status.connector if change.connector is None else change.connector,
+            connector=(
+                self.connectors.exact(user, record.status.connector).key
+                if change.connector is None
+                else change.connector
+            ),
             database=record.database if change.database is None else change.database,
         )
 
@@ -277,7 +281,7 @@ class Documents:
         if is_same and folder == found.folder:
             return
         if version != found.version:
-            raise errors.VersionConflict(found.version)
+            raise errors.VersionConflict(found.version, is_missing=version is None)
         if folder != found.folder:
             _require(found, Permission.MANAGE)
         if is_same:

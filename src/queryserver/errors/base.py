@@ -265,10 +265,12 @@ class NameTaken(Conflict, code="name_taken"):
 class VersionConflict(Conflict, code="version_conflict"):
     """The object has changed since the client read it. The response contains the stored version number."""
 
-    def __init__(self, version: int) -> None:
-        super().__init__(
-            "The object has changed since you read it. Read it again and retry.", extra_fields={"version": version}
-        )
+    def __init__(self, version: int, *, is_missing: bool = False) -> None:
+        """`is_missing` is set if the request has no version."""
+        message = "The object has changed since you read it. Read it again and retry."
+        if is_missing:
+            message = f"version is required, because the object exists already. Its version is {version}."
+        super().__init__(message, extra_fields={"version": version})
 
 
 schedule_not_found = ErrorKind(NotFound, "schedule_not_found", "Schedule {} does not exist.")

@@ -72,6 +72,7 @@ class TestSaves:
             response = await ana.post_json("documents/save", document=document)
             assert verdict(response) == (409, -1, "version_conflict")
             assert response.json()["version"] == 2
+            assert response.json()["message"].startswith("version is required") is (version == {})
         assert await read(ana, saved["uuid"]) == changed
 
     @pytest.mark.documents(4)
@@ -149,6 +150,12 @@ class TestSaves:
         long = json.dumps({"statement": "x" * (1024 * 1024 + 1)})
         assert await ana.refused("documents/save", document=long) == (413, -1, "payload_too_large")
         assert await ana.refused("documents/save", operationId=str(uuid4())) == (404, -1, "operation_not_found")
+
+    async def test_unknown_type_of_a_parameter_is_refused_with_the_known_ones(self, ana: Caller):
+        document = {"parameters": [{"name": "n", "type": "int"}]}
+        response = await ana.post_json("documents/save", document=document)
+        assert verdict(response) == (400, -1, "invalid_parameter")
+        assert response.json()["message"].startswith("document.parameters.0.type must be 'boolean', 'bigint', ")
 
     @pytest.mark.documents(16)
     async def test_history_entry_becomes_a_document(self, ana: Caller, bob: Caller):

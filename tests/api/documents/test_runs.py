@@ -2,7 +2,7 @@
 
 import json
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 from tests.api.documents.calls import save, share
@@ -127,6 +127,20 @@ async def test_run_has_the_connectors_of_its_caller(api: Api):
     assert await bob.refused("editor/execute", document=uuid) == (404, -1, "dialect_not_found")
     assert (await bob.post_ok("editor/execute/mysql", document=uuid, wait=60))["status"] == 0
     assert await run(ana, uuid)
+
+
+@pytest.mark.documents(20)
+async def test_connector_that_is_gone_is_not_replaced_by_another_one_of_its_dialect(api: Api, ana: Caller):
+    uuid = (await save(ana, statement="rows 3", connector="hive2"))["uuid"]
+    operation = (await run(ana, uuid))["history_uuid"]
+    # As if the connector had been renamed from `hive`, which now means the first connector of this dialect.
+    await api.database.execute("update documents set connector = 'hive' where uuid = $1", UUID(uuid))
+    await api.database.execute("update statements set connector = 'hive' where id = $1", UUID(operation))
+    assert await ana.refused("editor/execute", document=uuid) == (404, -1, "dialect_not_found")
+    assert await ana.refused("documents/save", operationId=operation) == (404, -1, "dialect_not_found")
+    assert (await ana.post_ok("editor/execute/hive", document=uuid, wait=60))["status"] == 0
+    document = json.dumps({"connector": "hive"})
+    assert (await ana.post_ok("documents/save", operationId=operation, document=document))["status"] == 0
 
 
 @pytest.mark.documents(20)

@@ -490,7 +490,7 @@ class TestRights:
         operation, path = await finished(ana, "duckdb", "SELECT 7 AS n"), f"file:///{folder}/a.csv"
         await ana.post_json("editor/share_result", operationId=operation, users=[bob.username])
         assert (await exported(bob, operation, path))["rows"] == 1
-        assert (files.root / folder / "a.csv").read_bytes() == b"n\n7\n"
+        assert (files.root / folder / "a.csv").read_text() == "n\n7\n"
         entry = (await bob.history())["history"][0]
         assert entry["data"]["statement"] == f"-- Export to {path}\n-- Shared result {operation}"
 

@@ -189,7 +189,7 @@ class TestExports:
         await share(cora, closed["uuid"], {"user": ana.username, "permission": "run"})
         given = {"kind": "statement", "interval_s": 3600, "owner": ana.username}
         for document, code in ((bare, "missing_parameter"), (closed, "invalid_parameter")):
-            schedule = {"name": document["name"], "document": document["uuid"], **given}
+            schedule = {"name": document["uuid"], "document": document["uuid"], **given}
             answer = await root.post_json("taskserver/schedules/new", schedule=schedule)
             assert verdict(answer) == (400, -1, code)
             answer = await root.post_json("taskserver/schedules/new", schedule={**schedule, "connector": "duckdb"})

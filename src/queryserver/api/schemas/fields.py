@@ -397,7 +397,7 @@ def as_domain_error(problems: list[ErrorDetails]) -> InvalidJson | InvalidParame
     match problem["type"]:
         case "missing":
             return MissingParameter(f"{name} is required.")
-        case "literal_error":
+        case "literal_error" | "enum":
             return InvalidParameter(f"{name} must be {problem.get('ctx', {})['expected']}.")
         case "list_type" | "tuple_type":
             return InvalidParameter(f"{name} must be an array.")

@@ -102,7 +102,7 @@ async def open_shared_result(
         return await failure_response(reader, found.status)
     columns = found.columns
     if found.status.is_script:  # its result is that of its last statement
-        _, columns, _ = await results.overview(user, found.status.id)
+        columns = (await results.overview(user, found.status.id))[1]
     body = wire.SharedResultResponse(
         status=0,
         operationId=str(found.status.id),

@@ -185,7 +185,10 @@ class Execution:
         if dialect is not None and not dialect.strip():
             # An empty segment is an error. Only a path without this segment selects the default connector.
             raise self.connectors.unknown(user, dialect)
-        named = request.snippet.dialect or dialect or (document.connector if document else None)
+        named = request.snippet.dialect or dialect
+        if named is None and document is not None and document.connector is not None:
+            # Never another connector of a dialect with the same name, if this one no longer exists.
+            named = self.connectors.exact(user, document.connector).key
         previous = request.previous
         handle = request.snippet.result.handle
         names: tuple[str, ...] = ()  # names under which the notebook's sessions may refer to the connector
