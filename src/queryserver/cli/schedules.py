@@ -31,6 +31,7 @@ app = typer.Typer(help="Manage schedules of statements and tasks.", no_args_is_h
 
 _PAGE_SIZE = 1000
 _HEADER = ("ID", "NAME", "ENABLED", "OWNER", "KIND", "TIMES", "NEXT RUN", "LAST RUN", "LAST STATUS", "RUNS")
+_RUN_HEADER = ("DUE", "STATUS", "ENDED", "STATEMENT OR TASK", "MESSAGE")
 
 
 @app.command("list")
@@ -124,6 +125,25 @@ def run_schedule(schedule_id: Id, config: ConfigFile = None) -> None:
     _administrate(config, work)
 
 
+@app.command("runs")
+def list_runs(
+    schedule_id: Id,
+    most: Annotated[int, typer.Option("-n", min=1, max=_PAGE_SIZE, help="Maximum number of runs.")] = 20,
+    config: ConfigFile = None,
+    as_json: AsJson = False,
+    no_header: NoHeader = False,
+) -> None:
+    """List the runs of a schedule, newest first, with the reasons of failures."""
+    from queryserver.api.v1.taskserver import run_body  # noqa: PLC0415 slow to import
+
+    async def work(schedules: "Schedules") -> None:
+        _, runs = await schedules.runs(schedule_id, page=1, limit=most)
+        found = [run_body(run).model_dump() for run in runs]
+        print_listing(found, _RUN_HEADER, map(_run_line, found), as_json=as_json, no_header=no_header)
+
+    _administrate(config, work)
+
+
 def _update(
     config: Path | None,
     schedule_id: int,
@@ -176,6 +196,11 @@ def _line(shown: Mapping[str, Any]) -> tuple[str, ...]:
         shown["last_status"] or "-",
         str(shown["total_runs"]),
     )
+
+
+def _run_line(run: Mapping[str, Any]) -> tuple[str, ...]:
+    statement_or_task = run["history_uuid"] or run["task_id"] or "-"
+    return run["due"], run["status"] or "running", run["ended"] or "-", statement_or_task, run["message"]
 
 
 def _show(shown: Mapping[str, Any], *, as_json: bool) -> None:

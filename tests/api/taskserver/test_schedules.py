@@ -72,6 +72,9 @@ async def test_calls_and_commands_are_equivalent(fleet: Fleet, command: Command,
     assert (await fleet.read(by_command["id"]))["next_run"]
     fired = await command("schedules", "run", one)
     assert fired.out.startswith(f"beat:{one}:")
+    (run,) = await printed("runs", one)
+    assert [run] == (await root.get(f"taskserver/schedules/{one}/runs")).json()["runs"]
+    assert (await command("schedules", "runs", one, "--no-header")).out == f"{run['due']}\trunning\t-\t-\t\n"
     assert (await command("schedules", "run", one)).code == 1  # refused, because the first run has not ended
     assert (await command("schedules", "remove", one)).out == f"Removed {one}.\n"
     assert verdict(await root.get(f"taskserver/schedules/{one}")) == (404, -1, "schedule_not_found")

@@ -168,7 +168,7 @@ async def list_schedule_runs(
 ) -> Response:
     """List the runs of a schedule, newest first, as long as their records are kept (`retention.tasks_days`)."""
     count, found = await schedules.runs(_number(id), page=request.page, limit=request.limit)
-    return json_response(wire.ScheduleRunListResponse(runs=[_run(one) for one in found], count=count, status=0))
+    return json_response(wire.ScheduleRunListResponse(runs=[run_body(one) for one in found], count=count, status=0))
 
 
 @router.post("/schedules/new", response_model=wire.ScheduleResponse, responses=failures(409))
@@ -270,7 +270,11 @@ def _number(text: str) -> int:
     return number
 
 
-def _run(run: ScheduleRun) -> wire.ScheduleRun:
+def _schedule_response(found: Schedule) -> Response:
+    return json_response(wire.ScheduleResponse(schedule=schedule_body(found), status=0))
+
+
+def run_body(run: ScheduleRun) -> wire.ScheduleRun:
     return model_from(
         wire.ScheduleRun,
         run,
@@ -281,10 +285,6 @@ def _run(run: ScheduleRun) -> wire.ScheduleRun:
         started=utc_text(run.started) or "",
         ended=utc_text(run.ended),
     )
-
-
-def _schedule_response(found: Schedule) -> Response:
-    return json_response(wire.ScheduleResponse(schedule=schedule_body(found), status=0))
 
 
 def schedule_body(found: Schedule) -> wire.Schedule:
