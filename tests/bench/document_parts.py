@@ -37,8 +37,12 @@ _LISTS: Mapping[str, Mapping[str, Any]] = {
     "first page": {},
     "by folder": {"folder": "/team 42"},
     "by a tag that 100 documents have": {"tag": "tag 42"},
-    "by a text that 2 documents have": {"text": "report 4242"},
+    "by a tag that all have": {"tag": "monthly"},
+    "by a text that few documents have": {"text": "report 4242"},
     "by a text that all have": {"text": "customer"},
+    "by a text that none has": {"text": "supplier"},
+    "by type": {"type": "mysql"},
+    "by owner": {"owner": "other7"},
 }
 _SEARCHES = {
     "a rare word": "4242",
@@ -59,7 +63,8 @@ async def documents(folder: Path) -> list[Measured]:
         settings = make_settings(folder, dsn, server.defaults.sample_dsn, documents={"max_per_user": 200_000})
         async with open_api(settings) as api:
             owner, reader = await api.user("owner"), await api.user("reader", groups=("readers",))
-            await _fill(api, owner)
+            administrator = await api.user("administrator", admin=True)
+            await _fill(api, dsn, owner)
             measured: list[Measured] = []
             for name, caller in (("owner of 50,000", owner), ("reader of 20,000 shared", reader)):
                 for kind, query in _LISTS.items():
@@ -67,10 +72,13 @@ async def documents(folder: Path) -> list[Measured]:
                 measured.append(await _deep_pages(caller, name))
                 for kind, text in _SEARCHES.items():
                     measured.append(await _search(caller, f"{name}: search {kind}", text))
-            return [*measured, *await _saves(owner)]
+            for kind, query in _LISTS.items():
+                name = f"administrator: list of all {kind}"
+                measured.append(await _list(administrator, name, {**query, "all": "true"}))
+            return [*measured, *await _saves(owner), await _gift(administrator, owner, reader)]
 
 
-async def _fill(api: Api, owner: Caller) -> None:
+async def _fill(api: Api, dsn: str, owner: Caller) -> None:
     id_of = "select id from users where username = $1"
     others = [
         await api.database.value(
@@ -78,10 +86,14 @@ async def _fill(api: Api, owner: Caller) -> None:
         )
         for number in range(_OTHERS)
     ]
-    await api.database.execute(_DOCUMENTS, await api.database.value(id_of, owner.username), others)
-    await api.database.execute(_GRANTS)
-    await api.database.execute("analyze documents")
-    await api.database.execute("analyze document_grants")
+    plain = await asyncpg.connect(dsn)  # without a time limit
+    await plain.execute("drop index ix_document_trigrams")
+    await plain.execute(_DOCUMENTS, await plain.fetchval(id_of, owner.username), others)
+    await plain.execute(_GRANTS)
+    await plain.execute("create index ix_document_trigrams on document_trigrams using gin (trigrams)")
+    for table in ("documents", "document_grants", "document_trigrams"):
+        await plain.execute(f"vacuum analyze {table}")
+    await plain.close()
 
 
 async def _list(caller: Caller, name: str, query: Mapping[str, Any]) -> Measured:
@@ -111,6 +123,12 @@ async def _search(caller: Caller, name: str, text: str) -> Measured:
     return _measured(f"{name} ({total:,})", times, target="")
 
 
+async def _gift(administrator: Caller, owner: Caller, to: Caller) -> Measured:
+    fields = {"from_user": owner.username, "to_user": to.username}
+    ms, body = await _timed(administrator, "POST", "documents/change_owner", json=fields)
+    return Measured(f"all documents of the owner to another user ({body['changed']:,})", f"{ms:,.0f} ms", "")
+
+
 async def _saves(owner: Caller) -> list[Measured]:
     created, changed, read, configured = list[float](), list[float](), list[float](), list[float]()
     for number in range(_ROUNDS):
@@ -138,6 +156,6 @@ async def _timed(caller: Caller, method: str, path: str, **more: Any) -> tuple[f
     return ms, response.json()
 
 
-def _measured(name: str, times: list[float], *, target: str = "< 300 ms") -> Measured:
+def _measured(name: str, times: list[float], *, target: str = "≤ 50 ms") -> Measured:
     cuts = quantiles(times, n=20)
     return Measured(f"{name}: p50, p95", f"{cuts[9]:.0f}, {cuts[18]:.0f} ms", target)

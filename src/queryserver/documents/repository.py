@@ -10,7 +10,9 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+from queryserver.documents.lists import PERMISSION, PLAN_FOR_VALUES, SHOWN, candidates, page_query
 from queryserver.documents.model import (
+    MAX_GRANTS,
     Content,
     Document,
     DocumentParameter,
@@ -26,10 +28,6 @@ from queryserver.identity.model import User
 from queryserver.platform.database import Connection, Database, Row
 
 _CONTENT = ("name", "description", "statement", "connector", "dialect", "database")
-_SHOWN = (
-    "d.id, d.uuid, d.name, d.description, d.connector, d.dialect, d.database, d.tags, d.folder, d.version,"
-    " d.created_at, d.modified_at, d.modified_by, d.trashed_at is not null as is_trashed"
-)
 GRANTED = """
     select document_id from document_grants where user_id = $1
     union
@@ -37,22 +35,10 @@ GRANTED = """
 """
 """Ids of the documents that are shared with the user $1."""
 
-# The highest permission of the user $1 for a document `d`; null if there is none. $2: the user is an administrator.
-_PERMISSION = """
-    case when d.owner_id = $1 or $2 then 'manage' else (
-        select g.permission from document_grants g
-        where g.document_id = d.id and d.trashed_at is null and (
-            g.user_id = $1
-            or g.group_id in (select m.group_id from group_members m where m.user_id = $1)
-        )
-        order by array_position(array['edit', 'run', 'view'], g.permission) limit 1
-    ) end
-"""
-
 # $3: the connectors to which the API token is limited.
 _READ = f"""
 select * from (
-    select {_SHOWN}, d.statement, d.parameters, d.owner_id, u.username as owner, {_PERMISSION} as permission
+    select {SHOWN}, d.statement, d.parameters, d.owner_id, u.username as owner, {PERMISSION} as permission
     from documents d join users u on u.id = d.owner_id
     where d.uuid = $4 and ($3::text[] is null or d.connector = any($3))
 ) found where permission is not null
@@ -63,12 +49,6 @@ select g.permission, u.username as user, r.name as group from document_grants g
 left join users u on u.id = g.user_id left join groups r on r.id = g.group_id
 where g.document_id = $1 order by u.username_key, r.name
 """
-
-_TEXTS = "lower(d.name || E'\\n' || d.description || E'\\n' || d.statement)"
-
-# After five executions, PostgreSQL would use one plan for all users and filters, which for users with few documents is
-# a hundred times slower than the plan for their values (docs/benchmarks.md).
-_PLAN_FOR_VALUES = "set local plan_cache_mode = force_custom_plan"
 
 _INSERT = """
 insert into documents (uuid, owner_id, name, description, statement, parameters, connector, dialect, database, tags,
@@ -145,6 +125,39 @@ do update set permission = excluded.permission, granted_by = excluded.granted_by
 """
 
 
+_LOCK = "select id from documents where id = $1 and owner_id = $2 for update"
+_LOCK_OWNERS = """
+select id, username_key from users where username_key = $1 or username_key = $2 or id = $3
+order by id for no key update
+"""
+
+# $1: the former owner, $2: the new one, $3: the only document, $4: the connectors to which the API token is limited,
+# $5: the permission that the former owner keeps.
+_GIVE = """
+with given as (
+    update documents set owner_id = $2
+    where owner_id = $1 and ($3::bigint is null or id = $3) and ($4::text[] is null or connector = any($4))
+    returning id
+),
+revoked as (
+    delete from document_grants g using given where g.document_id = given.id and g.user_id = $2
+),
+kept as (
+    insert into document_grants (document_id, user_id, permission, granted_by)
+    select id, $1, $5::text, $6 from given where $5::text is not null
+    on conflict (user_id, document_id) where user_id is not null
+    do update set permission = excluded.permission, granted_by = excluded.granted_by, granted_at = now()
+)
+select count(*) from given
+"""
+_HAS_TOO_MANY_GRANTS = f"""
+select exists (
+    select from document_grants g join documents d on d.id = g.document_id where d.owner_id = $1
+    group by g.document_id having count(*) > {MAX_GRANTS}
+)
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """What the documents of an owner need, including their trash and former versions."""
@@ -174,9 +187,15 @@ class DocumentRecords:
 
         `owner_key` is the owner's name in the form in which names are compared; None for all owners.
         """
-        sql, arguments = _page_query(user, query, owner_key)
         async with self._database.transaction() as connection:
-            await connection.execute(_PLAN_FOR_VALUES)
+            await connection.execute(PLAN_FOR_VALUES)
+            owner_id = None
+            if owner_key is not None:
+                owner_id = await connection.fetchval("select id from users where username_key = $1", owner_key)
+                if owner_id is None:
+                    return []
+            ids = await candidates(connection, [query.text]) if query.text else None
+            sql, arguments = page_query(user, query, owner_id=owner_id, ids=ids)
             return [_summary(row) for row in await connection.fetch(sql, *arguments)]
 
     async def versions(self, user: User, document_id: int) -> Sequence[VersionEntry]:
@@ -209,14 +228,20 @@ class DocumentTransaction:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    async def read(self, user: User, uuid: UUID, *, locks: bool = False) -> Document | None:
-        """Return a document that the user may see. `locks` keeps others from changing it until the transaction ends."""
+    async def read(self, user: User, uuid: UUID, *, locks: bool = False, to_key: str | None = None) -> Document | None:
+        """Return a document that the user may see. `locks` keeps others from changing it until the transaction ends.
+
+        `to_key` is the user name of a new owner, who is locked as well.
+        """
         arguments = (user.id, user.is_admin, _reached(user), uuid)
         row = await self._connection.fetchrow(_READ, *arguments)
-        if row is not None and locks:
-            # First the owner, as in the deletion of a user. Otherwise, the two could wait for each other.
-            await self._connection.execute(_LOCK_OWNER, row["owner_id"])
-            await self._connection.execute("select from documents where id = $1 for update", row["id"])
+        while row is not None and locks:
+            await self._connection.execute("savepoint document")
+            # First the owners, as in the deletion of a user. Otherwise, the two could wait for each other.
+            await self.lock_owners(to_key, from_id=row["owner_id"])
+            locks = await self._connection.fetchval(_LOCK, row["id"], row["owner_id"]) is None
+            if locks:  # Another user has become the owner, who must not be locked after the former one.
+                await self._connection.execute("rollback to savepoint document")
             row = await self._connection.fetchrow(_READ, *arguments)
         if row is None:
             return None
@@ -256,6 +281,28 @@ class DocumentTransaction:
     async def delete(self, document_id: int) -> None:
         await self._connection.execute("delete from documents where id = $1", document_id)
 
+    async def lock_owners(
+        self, to_key: str | None, from_key: str | None = None, *, from_id: int | None = None
+    ) -> Mapping[str, int]:
+        """Lock users as `usage` does, in the order of their ids. Return the ids of those who exist by their keys."""
+        rows = await self._connection.fetch(_LOCK_OWNERS, to_key, from_key, from_id)
+        return {row["username_key"]: row["id"] for row in rows}
+
+    async def give(
+        self, user: User, former_id: int, to_id: int, *, document_id: int | None, keep: Permission | None
+    ) -> int:
+        """Change the owner of a document, or of all documents that the user's API token permits. Return their number.
+
+        The grant of the new owner is removed. The former owner gets the permission `keep`.
+        """
+        kept = None if keep is None else keep.value
+        return await self._connection.fetchval(
+            _GIVE, former_id, to_id, document_id, _reached(user), kept, user.username
+        )
+
+    async def has_too_many_grants(self, owner_id: int) -> bool:
+        return await self._connection.fetchval(_HAS_TOO_MANY_GRANTS, owner_id)
+
     async def user_id(self, username_key: str) -> int | None:
         """Return the id of a user, who cannot be deleted until the transaction ends."""
         return await self._connection.fetchval(
@@ -285,43 +332,6 @@ class DocumentTransaction:
         return await self._connection.fetchval(
             "select count(*) from document_grants where document_id = $1", document_id
         )
-
-
-def _page_query(user: User, query: DocumentQuery, owner_key: str | None) -> tuple[str, Sequence[object]]:
-    """Return SQL with only the conditions in use. One query with optional conditions would not use the indexes."""
-    arguments: list[object] = [user.id, user.is_admin, query.limit + 1]
-    conditions = ["d.trashed_at is not null" if query.is_trashed else "d.trashed_at is null"]
-    for argument, condition in (
-        (_reached(user), "d.connector = any({}::text[])"),
-        (query.folder, "d.folder = {}::text"),
-        (query.tag, "{}::text = any(d.tags)"),
-        (query.type, "coalesce('query-' || d.dialect, 'notebook') = {}::text"),
-        (query.text, f"strpos({_TEXTS}, lower({{}}::text)) > 0"),
-        (owner_key, "d.owner_id = (select id from users where username_key = {}::text)"),
-    ):
-        if argument is not None:
-            arguments.append(argument)
-            conditions.append(condition.format(f"${len(arguments)}"))
-    if query.after is not None:
-        arguments += [query.after.modified, query.after.id]
-        conditions.append(f"(d.modified_at, d.id) < (${len(arguments) - 1}::timestamptz, ${len(arguments)}::bigint)")
-    chosen = " and ".join(conditions)
-    newest = "order by d.modified_at desc, d.id desc limit $3"
-    # Two queries, because with `or` between own and shared documents PostgreSQL would sort all of them.
-    parts = [f"select d.* from documents d where d.owner_id = $1 and {chosen} {newest}"]
-    if query.of_all:
-        parts = [f"select d.* from documents d where {chosen} {newest}"]
-    elif not query.is_trashed:
-        parts.append(
-            f"select d.* from documents d where d.owner_id <> $1 and d.id in ({GRANTED}) and {chosen} {newest}"
-        )
-    found = " union all ".join(f"({part})" for part in parts)
-    return (
-        f"""select {_SHOWN}, u.username as owner, {_PERMISSION} as permission
-        from (select * from ({found}) d {newest}) d join users u on u.id = d.owner_id
-        order by d.modified_at desc, d.id desc""",
-        arguments,
-    )
 
 
 def _reached(user: User) -> list[str] | None:

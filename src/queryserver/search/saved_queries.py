@@ -1,7 +1,7 @@
 """Implements the source `documents`: saved queries beside history entries (Contract platform 8.4, documents 9).
 
-A search scans the texts of the documents that the caller may see. An index over all texts would have to be filtered by
-permission after each search, and slow down each save (ADR 87).
+A search scans the texts of the documents that the caller may see. If only few documents contain the trigrams of the
+terms, it scans only those (ADR 93).
 """
 
 import heapq
@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from queryserver.documents.lists import PLAN_FOR_VALUES, candidates
 from queryserver.documents.model import type_of
 from queryserver.documents.repository import GRANTED
 from queryserver.identity.model import User
@@ -37,17 +38,20 @@ _FILTERS = {
     "tag": "exists (select from unnest(d.tags) as tag where lower(tag) like {})",
 }
 
-# `visible` comes first, so that only texts that the user may see are searched.
+# `offset 0` keeps the conditions out of `visible`, so that only texts that the user may see are searched.
 _SEARCH = f"""
-with visible as materialized (
-    select id from documents where owner_id = $1 and trashed_at is null
-    union
-    ({GRANTED})
+with visible as (
+    select * from (
+        select d.* from documents d where d.owner_id = $1 and d.trashed_at is null{{among}}
+        union all
+        select d.* from ({GRANTED}) granted (id) join documents d using (id)
+        where d.owner_id <> $1 and d.trashed_at is null{{among}}
+    ) one offset 0
 ),
 ranked as materialized (
     select d.id, d.modified_at, u.username, d.tags, {{position}} as position
-    from visible join documents d using (id) join users u on u.id = d.owner_id
-    where d.trashed_at is null and ($7::text[] is null or d.connector = any($7)){{filters}}{{fits}}
+    from visible d join users u on u.id = d.owner_id
+    where ($7::text[] is null or d.connector = any($7)){{filters}}{{fits}}
 ),
 counted as (
     select count(*) as total, array[{{newer}}]::bigint[] as newer, {{owners}} as owners, {{tags}} as tags from ranked
@@ -87,7 +91,11 @@ class SavedQuerySource:
             if name in filters
         ):
             return SourceAnswer(facets={facet: {} for facet in search.facets})
-        rows = await self._database.fetch(*_query(user, search))
+        literals = [literal for term in search.query.terms for literal in term.literals]
+        async with self._database.transaction() as connection:
+            await connection.execute(PLAN_FOR_VALUES)
+            ids = await candidates(connection, literals)
+            rows = await connection.fetch(*_query(user, search, ids))
         total = rows[0]["total"]
         bounds = [0, *rows[0]["newer"], total]
         facets: dict[FacetName, Mapping[str, int]] = {
@@ -106,11 +114,14 @@ class SavedQuerySource:
         )
 
 
-def _query(user: User, search: Search) -> Sequence[Any]:
-    """Return the SQL of a search and its arguments."""
+def _query(user: User, search: Search, ids: Sequence[int] | None) -> Sequence[Any]:
+    """Return the SQL of a search and its arguments. Only the documents `ids` can match; None stands for all."""
     ages = age_limits(search.now)
     arguments = search_arguments(user, search, ages)
-    filters = ""
+    filters = among = ""
+    if ids is not None:
+        arguments.append(ids)
+        among = f" and d.id = any(${len(arguments)}::bigint[])"
     for name in sorted(search.query.filters.keys() & _FILTERS.keys()):
         choices: list[str] = []
         for term in search.query.filters[name]:
@@ -123,6 +134,7 @@ def _query(user: User, search: Search) -> Sequence[Any]:
         fits=fits,
         position=position,
         filters=filters,
+        among=among,
         newer=", ".join(newer),
         owners=_OWNERS if FacetName.OWNER in search.facets else _NONE,
         tags=_TAGS if FacetName.TAGS in search.facets else _NONE,
