@@ -119,6 +119,7 @@ class Walk:
         await self._post("documents/restore_version", uuid=uuid, restore=1, version=2)
         await self._post("documents/move", uuid=uuid, folder="/walked")
         await self._post("documents/share", uuid=uuid, grants=[])
+        await self._post("documents/change_owner", uuid=uuid, to_user=self._caller.username)
         await self._post("documents/delete", uuid=uuid)
         await self._post("documents/restore", uuid=uuid)
 

@@ -98,6 +98,16 @@ async def test_shared_document_runs_for_others(server: Server, db: Connection):
             await theirs.documents.get(made["uuid"])
 
 
+async def test_documents_change_their_owner(server: Server, db: Connection):
+    made = [await db.documents.save(f"gift {number}", "SELECT 1") for number in range(3)]
+    reader = await server.api.user("reader")
+    async with connect(server.url, token=reader.headers["Authorization"].removeprefix("Bearer ")) as theirs:
+        assert await db.documents.change_owner(made[0]["uuid"], reader.username, keep="view") == 1
+        assert (await db.documents.get(made[0]["uuid"]))["permission"] == "view"
+        assert await db.documents.change_owner_of_all(made[0]["owner"], reader.username) == 2
+        assert len(await names(theirs, "gift", owner=reader.username)) == 3
+
+
 async def test_statement_of_the_history_is_saved(db: Connection):
     result = await db.query("duckdb", "SELECT 5 AS five")
     made = await db.documents.save("five", operation_id=result.operation_id)
@@ -152,6 +162,14 @@ async def test_qs_saves_runs_shares_and_deletes(server: Server, make: Make, tmp_
     assert shared.text == f"edit  {reader.username}\n"
     assert (await qs("documents", "share", "Daily sales", "-u", reader.username, "-m", "none")).text == ""
     assert (await qs("documents", "share", "Daily sales")).code == 2
+
+    twice = await qs("documents", "give", reader.username, "Daily sales", "--from", reader.username)
+    assert (twice.code, (await qs("documents", "give", reader.username)).code) == (2, 2)
+    away = await qs("documents", "save", "Away", "SELECT 1")
+    given = await qs("documents", "give", reader.username, "Away", "--keep", "run")
+    assert given.text == f"1 document now belongs to {reader.username}.\n", given.err
+    assert away.code == 0
+    assert json.loads((await qs("documents", "show", "Away", "--json")).text)["permission"] == "run"
 
     assert (await qs("documents", "delete", "Daily sales")).code == 0
     gone = await qs("documents", "show", "Daily sales")

@@ -45,7 +45,8 @@ def register_convertors() -> None:
     # The id of a schedule. The excluded names are calls with another method.
     register_url_convertor("schedule", NameConvertor("(?!(?:new|update|delete|run)$)[^/]+"))
     # The id of a document. The excluded names are calls with another method.
-    register_url_convertor("document", NameConvertor("(?!(?:save|delete|restore|restore_version|move|share)$)[^/]+"))
+    calls = "save|delete|restore|restore_version|move|share|change_owner"
+    register_url_convertor("document", NameConvertor(f"(?!(?:{calls})$)[^/]+"))
     # The path after `=` in storage calls.
     register_url_convertor("raw", RawConvertor(".*"))
     # One or more non-empty segments, split by `names_of`.

@@ -22,6 +22,7 @@ from queryserver.documents.model import (
     DocumentQuery,
     DocumentVersion,
     GrantChange,
+    OwnerChange,
     Page,
     Permission,
     Runnable,
@@ -39,6 +40,7 @@ from queryserver.statements.status import StatementAccess, parse_operation_id
 
 _MAX_SHOWN_ID_CHARACTERS = 40
 _MAX_GROUP_CHARACTERS = 255
+_TOO_MANY_GRANTS = f"a document has at most {MAX_GRANTS} grants. Use groups."
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,21 +155,44 @@ class Documents:
 
         Raises document_not_found, PermissionDenied, InvalidParameter, unknown_user, UnknownGroup.
         """
-        too_many = f"grants: a document has at most {MAX_GRANTS} grants. Use groups."
         with AUDIT.failures(user.username, "document.share", document_id):
             if len(changes) > MAX_GRANTS:
-                raise errors.InvalidParameter(too_many)
+                raise errors.InvalidParameter(f"grants: {_TOO_MANY_GRANTS}")
             uuid = _uuid(document_id)
             async with self.records.transaction() as transaction:
-                found = _existing(await transaction.read(user, uuid, locks=True), uuid)
-                _require(found, Permission.MANAGE)
+                found = _managed_one(await transaction.read(user, uuid, locks=True), uuid)
                 _require_not_trashed(found)
                 facts = [await self._grant(transaction, user, found, change) for change in changes]
                 if await transaction.count_grants(found.id) > MAX_GRANTS:
-                    raise errors.InvalidParameter(too_many)
+                    raise errors.InvalidParameter(f"grants: {_TOO_MANY_GRANTS}")
         for one in facts:  # an event for each grant, because a long list would be cut
             AUDIT.record(user.username, "document.share", str(uuid), facts=one)
         return await self.get(user, document_id)
+
+    async def change_owner(self, user: User, change: OwnerChange) -> int:
+        """Give one document, or all documents of a user, to another user. Return how many have changed.
+
+        Raises document_not_found, document_in_trash, PermissionDenied, admin_required, unknown_user,
+        InvalidParameter, too_many_documents, quota_exceeded.
+        """
+        facts: dict[str, str | int] = {}  # completed below, because the event is written at the end
+        with AUDIT.event(user.username, "document.change_owner", change.document or "", facts=facts):
+            facts["subject_user"] = to_key = self._username_key(change.to_user)
+            async with self.records.transaction() as transaction:
+                if change.document is not None:
+                    found = await transaction.read(user, _uuid(change.document), locks=True, to_key=to_key)
+                    one = _managed_one(found, change.document)
+                    _require_not_trashed(one)
+                    former_id, document_id, facts["former_owner"] = one.owner_id, one.id, one.owner
+                    owners = await transaction.lock_owners(to_key)
+                else:
+                    facts["former_owner"] = from_key = self._own_or_managed_key(user, change.from_user or "")
+                    owners = await transaction.lock_owners(to_key, from_key)
+                    former_id, document_id = _existing_user(owners.get(from_key), change.from_user or ""), None
+                to_id = _existing_user(owners.get(to_key), change.to_user)
+                count = await self._give(transaction, user, former_id, to_id, document_id=document_id, keep=change.keep)
+            facts["documents"] = count
+        return count
 
     async def versions(self, user: User, document_id: str) -> Sequence[VersionEntry]:
         """Return the current and the kept former versions, newest first. Raises document_not_found."""
@@ -338,6 +363,42 @@ class Documents:
             await transaction.grant(found.id, change.permission, by=user.username, user_id=user_id, group_id=group_id)
         return facts
 
+    async def _give(
+        self,
+        transaction: DocumentTransaction,
+        user: User,
+        former_id: int,
+        to_id: int,
+        *,
+        document_id: int | None,
+        keep: Permission | None,
+    ) -> int:
+        """Change the owner, unless it is the same: a repeated call must not fail. Return the number of documents."""
+        if former_id == to_id:
+            return 0
+        count = await transaction.give(user, former_id, to_id, document_id=document_id, keep=keep)
+        if not count:
+            return 0
+        # Users other than administrators must not be able to fill the whole space of another user.
+        share = 1 if user.is_admin else 2
+        usage = await transaction.usage(to_id)
+        if usage.documents > self.settings.max_per_user // share:
+            raise errors.too_many_documents("The new owner would have too many documents (`documents.max_per_user`).")
+        if usage.bytes > self.settings.max_bytes_per_user // share:
+            raise errors.quota_exceeded(
+                "The documents of the new owner would need too much space (`documents.max_bytes_per_user`)."
+            )
+        if keep is not None and await transaction.has_too_many_grants(to_id):
+            raise errors.InvalidParameter(f"keep: {_TOO_MANY_GRANTS}")
+        return count
+
+    def _own_or_managed_key(self, user: User, name: str) -> str:
+        """Return the key of the name of the user, or for administrators of any user. Raises admin_required."""
+        key = self._username_key(name)
+        if not user.is_admin and key != self._username_key(user.username):
+            raise errors.admin_required("Only administrators may give away all documents of another user.")
+        return key
+
     def _username_key(self, name: str) -> str:
         """Return the key of a user name. Raises unknown_user."""
         if len(name) > MAX_LENGTH:  # also with surrounding blanks, which `read` ignores
@@ -361,9 +422,7 @@ class Documents:
         with AUDIT.event(user.username, f"document.{operation}", document_id, facts=facts):
             uuid = _uuid(document_id)
             async with self.records.transaction() as transaction:
-                found = _existing(await transaction.read(user, uuid, locks=True), uuid)
-                _require(found, Permission.MANAGE)
-                yield transaction, found
+                yield transaction, _managed_one(await transaction.read(user, uuid, locks=True), uuid)
 
 
 def _uuid(document_id: str | UUID) -> UUID:
@@ -381,10 +440,23 @@ def _existing(document: Document | None, uuid: UUID) -> Document:
     return document
 
 
+def _existing_user(user_id: int | None, name: str) -> int:
+    if user_id is None:
+        raise errors.unknown_user(name)
+    return user_id
+
+
+def _managed_one(document: Document | None, document_id: UUID | str) -> Document:
+    """Return the document. Raises document_not_found, and PermissionDenied if the caller may not manage it."""
+    found = _existing(document, _uuid(document_id))
+    _require(found, Permission.MANAGE)
+    return found
+
+
 _NEEDED = {
     Permission.RUN: "You may view this document, but not run it.",
     Permission.EDIT: "You may not change this document.",
-    Permission.MANAGE: "Only the owner of this document may move, share or delete it.",
+    Permission.MANAGE: "Only the owner of this document may move, share or delete it, or give it away.",
 }
 
 

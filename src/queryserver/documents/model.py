@@ -211,6 +211,19 @@ class GrantChange:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnerChange:
+    """Documents that get another owner: either one document, or all documents of a user."""
+
+    to_user: str
+    """Name of the new owner."""
+    document: str | None = None
+    from_user: str | None = None
+    """Name of the user all of whose documents change, including the trash; None if `document` is set."""
+    keep: Permission | None = None
+    """What the former owner may still do; None for nothing."""
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
     """A document in a list."""
 

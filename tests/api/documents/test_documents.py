@@ -141,6 +141,28 @@ class TestSaves:
         assert await listed(ana) == []
 
     @pytest.mark.documents(6)
+    @pytest.mark.parametrize(
+        "largest",
+        [
+            {"name": "ä" * 255},
+            {"description": "ä" * 5000},
+            {"database": "ä" * 1000},
+            {"folder": "/" + "x" * 399},
+            {"tags": [f"{number:050}" for number in range(20)]},
+            {"parameters": [{"name": f"a{number}", "type": None, "default": None} for number in range(100)]},
+            {"parameters": [{"name": "a", "type": None, "default": "x" * 16382}]},
+            {"statement": "x" * 1024 * 1024},
+        ],
+        ids=lambda largest: next(iter(largest)),
+    )
+    async def test_values_at_their_limits_are_saved_and_found(self, ana: Caller, largest: dict[str, Any]):
+        saved = await save(ana, **largest)
+        assert largest.items() <= (await read(ana, saved["uuid"])).items()
+        assert [one["uuid"] for one in await listed(ana, folder=saved["folder"])] == [saved["uuid"]]
+        for tag in saved["tags"]:
+            assert [one["uuid"] for one in await listed(ana, tag=tag)] == [saved["uuid"]]
+
+    @pytest.mark.documents(6)
     async def test_other_refusals_have_their_codes(self, ana: Caller):
         assert await ana.refused("documents/save") == (400, -1, "missing_parameter")
         both = {"document": "{}", "notebook": "{}"}
@@ -366,6 +388,19 @@ class TestVersions:
         assert history(await versions_of(ana, uuid)) == [(3, "Daily sales"), (2, "Second"), (1, "Daily sales")]
 
     @pytest.mark.documents(14)
+    async def test_list_of_versions_names_who_saved_them_and_when(self, ana: Caller, bob: Caller):
+        first = await save(ana, **CONTENT)
+        uuid = first["uuid"]
+        await share(ana, uuid, {"user": bob.username, "permission": "edit"})
+        second = await save(bob, uuid=uuid, version=1, name="Second")
+        await ana.post_ok("documents/move", uuid=uuid, folder="/elsewhere")
+        expected = [
+            {"version": one["version"], "name": one["name"], "modified": one["modified"], "modified_by": user.username}
+            for one, user in ((second, bob), (first, ana))
+        ]
+        assert await versions_of(ana, uuid) == await versions_of(bob, uuid) == expected
+
+    @pytest.mark.documents(14)
     async def test_unknown_versions_do_not_exist(self, ana: Caller):
         uuid = (await save(ana, **CONTENT))["uuid"]
         for version in ("0", "2", "-1", "one", "99999999999", "1.0"):
@@ -382,6 +417,8 @@ class TestVersions:
             for version in range(1, 5):
                 await save(ana, uuid=uuid, version=version, name=str(version + 1))
             assert history(await versions_of(ana, uuid)) == [(5, "5"), (4, "4"), (3, "3")]
+            gone = await ana.post_json("documents/restore_version", uuid=uuid, restore=2, version=5)
+            assert verdict(gone) == (404, -1, "document_version_not_found")
 
     @pytest.mark.documents(17)
     async def test_all_versions_count_against_the_quota(self, small_api: ApiOpener):

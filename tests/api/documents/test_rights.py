@@ -35,6 +35,7 @@ CALLS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "restore_version": ("edit", {"restore": 1, "version": 1}),
     "move": ("manage", {"folder": "/other"}),
     "share": ("manage", {"grants": [{"group": "analysts", "permission": "edit"}]}),
+    "change_owner": ("manage", {}),
     "delete": ("manage", {}),
     "delete for ever": ("manage", {"skip_trash": True}),
     "restore": ("manage", {}),
@@ -51,6 +52,8 @@ async def called(user: Caller, call: str, uuid: str) -> httpx.Response:
     for name in ("document", "notebook"):
         if name in fields:
             return await user.post_json("documents/save", **{name: {**fields[name], "uuid": uuid}})
+    if call == "change_owner":
+        fields["to_user"] = user.username
     return await user.post_json(f"documents/{call.split(maxsplit=1)[0]}", uuid=uuid, **fields)
 
 

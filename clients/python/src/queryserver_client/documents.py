@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         Document,
         DocumentEntry,
         DocumentListResponse,
+        DocumentOwnerResponse,
         DocumentResponse,
         DocumentSaveResponse,
         DocumentVersion,
@@ -130,6 +131,20 @@ class Documents:
         grants += [{"group": group, "permission": permission} for group in groups]
         return await self._changed("share", uuid, grants=grants)
 
+    async def change_owner(self, uuid: str, to_user: str, *, keep: str = "none") -> int:
+        """Give a document to another user. `keep` is what the former owner may still do: `view`, `run` or `edit`.
+
+        Return 1, or 0 if that user owned the document before.
+        """
+        return await self._give(to_user, keep, uuid=uuid)
+
+    async def change_owner_of_all(self, from_user: str, to_user: str, *, keep: str = "none") -> int:
+        """Give all documents of a user, including the trash, to another user. Return how many have changed.
+
+        `from_user` is yourself, or any user if you are an administrator. `keep` is as in `change_owner`.
+        """
+        return await self._give(to_user, keep, from_user=from_user)
+
     async def versions(self, uuid: str) -> "Sequence[DocumentVersionEntry]":
         """Return the current version and the former versions that the server keeps, newest first."""
         path = f"documents/{segment(uuid)}/versions"
@@ -200,6 +215,11 @@ class Documents:
         statement = await self._execute(connector, fields, allow_truncated=allow_truncated, wait_s=wait_s)
         async with canceling(statement):
             return await statement.result(on_progress=on_progress, on_log=on_log)
+
+    async def _give(self, to_user: str, keep: str, **which: str) -> int:
+        fields = {"to_user": to_user, "keep": keep, **which}
+        body: DocumentOwnerResponse = await self._transport.call("POST", "documents/change_owner", fields)
+        return body["changed"]
 
     async def _changed(self, call: str, uuid: str, **fields: Any) -> "Document":
         body: DocumentResponse = await self._transport.call("POST", f"documents/{call}", {"uuid": uuid, **fields})

@@ -734,6 +734,15 @@ class DocumentSaveResponse(TypedDict):
     status: Literal[0]
 
 
+class DocumentOwnerResponse(TypedDict):
+    """
+    The documents have the new owner.
+    """
+
+    changed: int
+    status: Literal[0]
+
+
 class DocumentDeleteResponse(TypedDict):
     """
     The document was deleted.

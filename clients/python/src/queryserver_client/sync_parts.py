@@ -82,6 +82,8 @@ class Documents(Face[AsyncDocuments]):
     restore = blocking(AsyncDocuments.restore)
     move = blocking(AsyncDocuments.move)
     share = blocking(AsyncDocuments.share)
+    change_owner = blocking(AsyncDocuments.change_owner)
+    change_owner_of_all = blocking(AsyncDocuments.change_owner_of_all)
     versions = blocking(AsyncDocuments.versions)
     version = blocking(AsyncDocuments.version)
     restore_version = blocking(AsyncDocuments.restore_version)

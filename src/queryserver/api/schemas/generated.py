@@ -761,6 +761,15 @@ class DocumentSaveResponse(WireModel):
     status: Literal[0]
 
 
+class DocumentOwnerResponse(WireModel):
+    """
+    The documents have the new owner.
+    """
+
+    changed: Annotated[int, Field(ge=0)]
+    status: Literal[0]
+
+
 class DocumentDeleteResponse(WireModel):
     """
     The document was deleted.

@@ -146,6 +146,23 @@ async def share_document(
 
 
 @router.post(
+    "/api/v1/documents/change_owner", response_model=wire.DocumentOwnerResponse, responses=failures(403, 404, 409)
+)
+async def change_document_owner(
+    user: QueryUser,
+    request: Annotated[requests.ChangeOwnerRequest, fields(requests.ChangeOwnerRequest)],
+    documents: DocumentsDep,
+) -> Response:
+    """Give one document, or all documents of a user, to another user.
+
+    Owners may give away their own documents, administrators those of all users.
+    """
+    return json_response(
+        wire.DocumentOwnerResponse(changed=await documents.change_owner(user, request.change), status=0)
+    )
+
+
+@router.post(
     "/api/v1/documents/restore_version", response_model=wire.DocumentResponse, responses=failures(403, 404, 409)
 )
 async def restore_document_version(

@@ -156,6 +156,23 @@ def revert_document(
     connected(lambda db: command.revert(db, document, version))
 
 
+@documents.command("give")
+def give_documents(
+    to_user: Annotated[str, typer.Argument(metavar="USER", help="Name of the new owner.")],
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[DOCUMENT...]", help="Names or uuids of documents.")
+    ] = None,
+    from_user: Annotated[
+        str | None, typer.Option("--from", metavar="USER", help="Give all documents of this user, and the trash.")
+    ] = None,
+    keep: Annotated[Permission, typer.Option("--keep", help="What the former owner may still do.")] = Permission.NONE,
+) -> None:
+    """Give documents to another user: your own ones or, as an administrator, those of any user."""
+    from queryserver_client.cli import documents as command  # noqa: PLC0415
+
+    connected(lambda db: command.give(db, names or [], to_user, from_user=from_user, keep=keep.value))
+
+
 @documents.command("delete")
 def delete_documents(
     names: SeveralDocuments, skip_trash: Annotated[bool, typer.Option("--skip-trash", help="Delete for ever.")] = False

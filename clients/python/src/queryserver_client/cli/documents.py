@@ -146,6 +146,17 @@ def share(db: "Connection", given: str, permission: str, *, users: Sequence[str]
         print(f"{grant['permission']}  {grant['user'] or grant['group']}")
 
 
+def give(db: "Connection", given: Sequence[str], to_user: str, *, from_user: str | None, keep: str) -> None:
+    """Change the owner of documents, or of all documents of a user. Print how many have changed. Raises WrongUse."""
+    if bool(given) == (from_user is not None):
+        raise WrongUse("documents or --from are required, not both")
+    if from_user is not None:
+        changed = db.documents.change_owner_of_all(from_user, to_user, keep=keep)
+    else:
+        changed = sum(db.documents.change_owner(uuid_of(db, one), to_user, keep=keep) for one in given)
+    print(f"{changed} document{' now belongs' if changed == 1 else 's now belong'} to {to_user}.")
+
+
 def delete(db: "Connection", given: Sequence[str], *, skip_trash: bool) -> None:
     for one in given:
         db.documents.delete(uuid_of(db, one), skip_trash=skip_trash)

@@ -29,7 +29,7 @@ from queryserver.api.schemas.fields import (
 )
 from queryserver.api.schemas.requests.editor import Snippet
 from queryserver.documents.documents import DocumentChange
-from queryserver.documents.model import Cursor, DocumentParameter, DocumentQuery, GrantChange, Permission
+from queryserver.documents.model import Cursor, DocumentParameter, DocumentQuery, GrantChange, OwnerChange, Permission
 from queryserver.errors.base import InvalidParameter, MissingParameter, conflicting_parameters
 from queryserver.sql.parameters import ParameterType
 
@@ -283,3 +283,30 @@ class ShareDocumentRequest(Fields):
     grants: Annotated[ShortArray[tuple[Nested[GrantFields], ...]], BeforeValidator(parse_json_text)] = Field(
         description="Grants to set or to revoke, as a JSON array. Grants that are not named stay as they are."
     )
+
+
+class ChangeOwnerRequest(Fields):
+    """Fields of documents/change_owner."""
+
+    model_config = any_of(requires_text("uuid"), requires_text("from_user"))
+
+    to_user: Text = Field(description="Name of the new owner.")
+    uuid: Annotated[OptionalText, BeforeValidator(decode_json_string)] = Field(
+        default=None, description="UUID of the document, plain or as a JSON string."
+    )
+    from_user: OptionalText = Field(
+        default=None, description="Instead of `uuid`: the user all of whose documents change, including the trash."
+    )
+    keep: Literal["view", "run", "edit", "none"] = Field(
+        default="none", description="What the former owner may still do: `view`, `run`, `edit` or `none`."
+    )
+
+    @property
+    def change(self) -> OwnerChange:
+        """The documents and their new owner. Raises MissingParameter, conflicting_parameters."""
+        if self.uuid is not None and self.from_user is not None:
+            raise conflicting_parameters("uuid cannot be combined with from_user.")
+        if self.uuid is None and self.from_user is None:
+            raise MissingParameter("uuid or from_user is required.")
+        keep = None if self.keep == "none" else Permission(self.keep)
+        return OwnerChange(self.to_user, document=self.uuid, from_user=self.from_user, keep=keep)
