@@ -23,6 +23,7 @@ ROOMY = SlotLimits(per_connector=100, per_user=100)
 COLUMNS = (Column("n", ResultType.INT, "integer"),)
 FAILED = Outcome(StatementState.FAILED, error_code="engine_error", message="no")
 SUCCESS = Outcome(StatementState.SUCCESS)
+_HERE = ClaimScope(["here"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +88,12 @@ class ClaimDesk(ABC):
         max_for_busy_users: int | None = None,
         owner: str = ME,
         slots: SlotLimits = ROOMY,
-        connectors: Sequence[str] = ("here",),
+        within: ClaimScope = _HERE,
     ) -> list[UUID]:
         """Claim statements from the queue that the workers share; return their ids in start order."""
         found = await self.owned.claim_waiting(
             owner=owner,
-            connectors=connectors,
+            within=within,
             slots=slots,
             limit=limit,
             max_for_busy_users=limit if max_for_busy_users is None else max_for_busy_users,
@@ -143,7 +144,17 @@ class OwnedStatementsContract:
         assert await desk.claim(free) is None
         assert await desk.orphans() == {}
         assert await desk.taken() == []
-        assert await desk.taken(connectors=("here", "elsewhere")) == [free.statement_id]
+        assert await desk.taken(within=ClaimScope(["here", "elsewhere"])) == [free.statement_id]
+
+    @pytest.mark.exports(24)
+    async def test_statement_that_no_other_process_can_run_is_claimed_without_its_target(self, desk: ClaimDesk) -> None:
+        bound = ClaimScope(["here"], bound=["here"])
+        waiting = [await desk.add(owner=None, target="elsewhere") for _ in range(3)]
+        [first, second, third] = [one.statement_id for one in waiting]
+        assert [one.claim.statement_id for one in await desk.owned.claim(first, owner=ME, within=bound)] == [first]
+        assert await desk.taken(1, within=bound) == [second]
+        orphans = await desk.owned.claim_orphans(owner=ME, within=bound)
+        assert [one.claim.statement_id for one in orphans] == [third]
 
     async def test_queue_hands_out_each_statement_once(self, desk: ClaimDesk) -> None:
         added = {(await desk.add(owner=None)).statement_id for _ in range(7)}
@@ -216,7 +227,7 @@ class OwnedStatementsContract:
         for connector in ("here", "third") * 3:
             await desk.add(owner=None, user=0, connector=connector)
         first = (await desk.add(owner=None, user=1)).statement_id
-        taken = await desk.taken(3, connectors=("here", "third"), max_for_busy_users=2)
+        taken = await desk.taken(3, within=ClaimScope(["here", "third"]), max_for_busy_users=2)
         assert (len(taken), taken[-1]) == (3, first)
 
     async def test_statements_of_full_connector_use_no_slots(self, desk: ClaimDesk) -> None:
@@ -224,7 +235,7 @@ class OwnedStatementsContract:
             await desk.add(owner=None, user=user)
         elsewhere = (await desk.add(owner=None, user=2, connector="elsewhere")).statement_id
         slots, both = SlotLimits(per_connector=1, per_user=1), ("here", "elsewhere")
-        taken = await desk.taken(2, slots=slots, connectors=both)
+        taken = await desk.taken(2, slots=slots, within=ClaimScope(both))
         assert (len(taken), elsewhere in taken) == (2, True)
 
     async def test_unsent_statements_of_lost_worker_return_to_queue(self, desk: ClaimDesk) -> None:
@@ -234,9 +245,7 @@ class OwnedStatementsContract:
 
     async def test_statements_of_one_session_are_taken_in_sequence(self, desk: ClaimDesk) -> None:
         first, second = [await desk.add(owner=None, session=HELD + 1, keeps_session=True) for _ in range(2)]
-        found = await desk.owned.claim_waiting(
-            owner=ME, connectors=["here"], slots=ROOMY, limit=10, max_for_busy_users=10
-        )
+        found = await desk.owned.claim_waiting(owner=ME, within=_HERE, slots=ROOMY, limit=10, max_for_busy_users=10)
         assert [one.claim.statement_id for one in found] == [first.statement_id]
         for owner in ("one", "two"):
             assert await desk.taken(owner=owner) == []

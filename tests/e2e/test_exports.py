@@ -118,3 +118,22 @@ async def test_rows_reach_the_embedded_database_of_another_server(place: Install
         more = await export(other, source, "duckdb", if_exists="append")
         assert (await other.status(more, wait=60))["query_status"]["state"] == "available"
         assert await holder.value("duckdb", "SELECT count(*) FROM arrived") == ROWS + 1
+
+
+@pytest.mark.exports(24)
+async def test_into_between_the_databases_of_two_servers_ends_with_advice(
+    postgres: EmbeddedPostgres, tcp_open: EmbeddedPostgres, migrated_template: str, tmp_path: Path
+) -> None:
+    """A third process holds the target, whichever of the two servers receives the call."""
+    more = {"second": {"interface": "duckdb", "dialect": "duckdb", "options": {"path": "second.duckdb"}}}
+    held = """insert into engine_owners (connector, owner, lease_until)
+        values ('duckdb:second.duckdb', 'third', now() + interval '10 min')"""
+    async with installed(postgres, migrated_template, tmp_path, more) as place:
+        await query(place.database_dsn, held)
+        async with place.server() as holder, place.server() as other:
+            assert await holder.value("duckdb", "SELECT 1") == 1
+            for node in (holder, other):
+                into = json.dumps({"connector": "second", "table": "arrived"})
+                body = await node.status(await node.submit("duckdb", "SELECT 1 AS n", into=into), wait=60)
+                assert (body["query_status"]["state"], body["code"]) == ("failed", "rejected"), body
+                assert "export its result" in body["message"]

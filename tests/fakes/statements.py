@@ -186,7 +186,7 @@ class MemoryStatements:
         return [_taken(entry, owner) for entry in found]
 
     async def claim_waiting(
-        self, *, owner: str, connectors: Sequence[str], slots: SlotLimits, limit: int, max_for_busy_users: int
+        self, *, owner: str, within: ClaimScope, slots: SlotLimits, limit: int, max_for_busy_users: int
     ) -> Sequence[Assignment]:
         await self._reached("claim_waiting")
         active = [one for one in self.entries.values() if not one.state.is_terminal]
@@ -198,7 +198,7 @@ class MemoryStatements:
             for one in active
             if not one.sent
             and self._is_claimable(one, owner)
-            and _reaches(one.assignment, connectors)
+            and _reaches(one.assignment, within)
             and not any(other.assignment.claim.statement_id == one.assignment.source_operation for other in active)
             and not any(
                 before.assignment.session_id == one.assignment.session_id
@@ -533,12 +533,13 @@ class PlainSealer:
 
 def _is_within(entry: Entry, within: ClaimScope) -> bool:
     one = entry.assignment
-    return _reaches(one, within.connectors) or one.session_id in within.sessions
+    return _reaches(one, within) or one.session_id in within.sessions
 
 
-def _reaches(one: Assignment, connectors: Collection[str]) -> bool:
-    """Return whether the statement's connector, and that of its destination, are among these."""
-    return {one.connector, (one.destination or {}).get("connector", one.connector)} <= set(connectors)
+def _reaches(one: Assignment, within: ClaimScope) -> bool:
+    """Return whether the statement's connector, and that of its destination, are in scope."""
+    target = (one.destination or {}).get("connector", one.connector)
+    return one.connector in within.connectors and (target in within.connectors or one.connector in within.bound)
 
 
 def _place(entry: Entry) -> tuple[str, int]:

@@ -78,14 +78,15 @@ class StatementClaims:
 
         A statement whose session is open here can be claimed even if its connector was changed or deleted.
         """
+        bound = self.connectors.bound_to(self.data.names)
         match self.instance.intake:
             case Intake.OWN:
                 connectors = self.connectors.runnable_by(self.data.names)
             case Intake.BOUND:
-                connectors = self.connectors.bound_to(self.data.names)
+                connectors = bound
             case Intake.QUEUED:
                 connectors = ()
-        return ClaimScope(connectors, self.sessions.ids(), resumes=self.instance.intake is not Intake.BOUND)
+        return ClaimScope(connectors, self.sessions.ids(), bound, resumes=self.instance.intake is not Intake.BOUND)
 
     async def start(self, assignment: Assignment, previous: Execution | None = None) -> None:
         """Run a claimed statement. If it must not or cannot run, record its outcome instead.

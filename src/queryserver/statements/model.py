@@ -395,6 +395,8 @@ class ClaimScope:
 
     connectors: Sequence[str]
     sessions: Sequence[int] = ()
+    bound: Sequence[str] = ()
+    """Those of `connectors` whose statements no other process can run, whatever the destination of their rows."""
     resumes: bool = True
     """Whether to include statements that a lost server left running on an engine."""
 

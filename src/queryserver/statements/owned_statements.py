@@ -87,8 +87,8 @@ class OwnedStatements:
 
         Claims only statements in scope that have no live owner and whose session no other process holds.
         """
-        connectors, sessions = list(within.connectors), list(within.sessions)
-        rows = await self._database.fetch(queries.CLAIM, owner, statement_id, connectors, sessions)
+        connectors, sessions, bound = list(within.connectors), list(within.sessions), list(within.bound)
+        rows = await self._database.fetch(queries.CLAIM, owner, statement_id, connectors, sessions, bound)
         return sorted(map(self._assignment_from_row, rows), key=lambda one: one.history_id)
 
     async def claim_orphans(self, *, owner: str, within: ClaimScope) -> Sequence[Assignment]:
@@ -97,28 +97,28 @@ class OwnedStatements:
         Skips statements whose session another process holds. Statements that were sent, or whose deadline has passed,
         are claimed for any connector, because ending them needs no engine.
         """
-        rows = await self._database.fetch(
-            queries.ORPHANS, owner, list(within.connectors), list(within.sessions), within.resumes
-        )
+        connectors, sessions, bound = list(within.connectors), list(within.sessions), list(within.bound)
+        rows = await self._database.fetch(queries.ORPHANS, owner, connectors, sessions, within.resumes, bound)
         return sorted(map(self._assignment_from_row, rows), key=lambda one: one.history_id)
 
     async def claim_waiting(
-        self, *, owner: str, connectors: Sequence[str], slots: SlotLimits, limit: int, max_for_busy_users: int
+        self, *, owner: str, within: ClaimScope, slots: SlotLimits, limit: int, max_for_busy_users: int
     ) -> Sequence[Assignment]:
-        """Claim up to `limit` unsent statements from the queue that all workers share. Users take turns.
+        """Claim up to `limit` unsent statements from the queue that all workers share. Users take turns. Of the scope,
+        only the connectors count.
 
         The first `max_for_busy_users` are claimed for any user. All others are the first interactive statements of
         users who have no interactive statement running (ADR 66).
         """
-        reachable = list(connectors)
-        if not await self._database.value(
-            queries.ANY_STATEMENT_WAITS if max_for_busy_users else queries.ANY_FIRST_STATEMENT_WAITS, owner, reachable
-        ):
+        reachable, bound = list(within.connectors), list(within.bound)
+        is_any_waiting = queries.ANY_STATEMENT_WAITS if max_for_busy_users else queries.ANY_FIRST_STATEMENT_WAITS
+        if not await self._database.value(is_any_waiting, owner, reachable, bound):
             return ()
         async with self._database.transaction() as connection:
             await connection.execute(queries.LOCK_QUEUE)
+            per_connector, per_user = slots.per_connector, slots.per_user
             rows = await connection.fetch(
-                queries.WAITING, owner, reachable, slots.per_connector, slots.per_user, limit, max_for_busy_users
+                queries.WAITING, owner, reachable, per_connector, per_user, limit, max_for_busy_users, bound
             )
         return sorted(map(self._assignment_from_row, rows), key=lambda one: one.history_id)
 

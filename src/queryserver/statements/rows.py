@@ -230,8 +230,12 @@ _SOURCE_IS_ACTIVE = """exists (
     where source.id = {alias}.source_operation and source.state in ('waiting', 'running')
 )"""
 
-# Rows that go into an embedded database are written by the process that has it open.
-_REACHES_TARGET = "coalesce({alias}.destination->>'connector' = any({connectors}::text[]), true)"
+# Rows that go into an embedded database are written by the process that has it open. If only this process can run the
+# statement, it claims it even if another process has that database open, so that the statement ends with the reason.
+_REACHES_TARGET = """(
+    coalesce({alias}.destination->>'connector' = any({connectors}::text[]), true)
+    or {alias}.connector = any({bound}::text[])
+)"""
 
 # Also claims earlier waiting statements of the same session, because the statements of a session run in order.
 CLAIM = f"""
@@ -246,7 +250,7 @@ where id in (
     )
     and state = 'waiting' and {STATEMENTS.may_claim("$1", "orphan")}
     and (
-        connector = any($3::text[]) and {_REACHES_TARGET.format(alias="orphan", connectors="$3")}
+        connector = any($3::text[]) and {_REACHES_TARGET.format(alias="orphan", connectors="$3", bound="$5")}
         or session_id = any($4::bigint[])
     )
     and not {_IN_SESSION_OF_ANOTHER}
@@ -261,7 +265,7 @@ where id in (
     select id from statements as orphan
     where {STATEMENTS.active}
         and (
-            connector = any($2::text[]) and {_REACHES_TARGET.format(alias="orphan", connectors="$2")}
+            connector = any($2::text[]) and {_REACHES_TARGET.format(alias="orphan", connectors="$2", bound="$5")}
             or session_id = any($3::bigint[])
             or (sent_at is not null and ($4 or engine_handle is null)) or deadline_at < now() or {_HAS_NO_CONNECTOR}
         )
@@ -301,7 +305,7 @@ with busy as (
         where orphan.connector = users.connector and orphan.user_id = users.user_id
             and state = 'waiting' and sent_at is null and {STATEMENTS.claimable("orphan", me="$1")}
             and not {_IN_SESSION_OF_ANOTHER} and not {_SOURCE_IS_ACTIVE.format(alias="orphan")}
-            and {_REACHES_TARGET.format(alias="orphan", connectors="$2")}
+            and {_REACHES_TARGET.format(alias="orphan", connectors="$2", bound="$7")}
             and not exists (
                 select from statements as before
                 where before.session_id = orphan.session_id and before.history_id < orphan.history_id
@@ -328,7 +332,7 @@ returning {ASSIGNMENT}
 _FREE_FOR_WORKERS = f"""
     state = 'waiting' and sent_at is null and connector = any($2::text[]) and {STATEMENTS.claimable(me="$1")}
     and not {_SOURCE_IS_ACTIVE.format(alias="statements")}
-    and {_REACHES_TARGET.format(alias="statements", connectors="$2")}
+    and {_REACHES_TARGET.format(alias="statements", connectors="$2", bound="$3")}
 """
 ANY_STATEMENT_WAITS = f"select exists (select from statements where {_FREE_FOR_WORKERS})"
 ANY_FIRST_STATEMENT_WAITS = f"""

@@ -32,7 +32,7 @@ from queryserver.results.segments import ResultStore
 from queryserver.statements.claims import StatementClaims
 from queryserver.statements.execution import Execution
 from queryserver.statements.external_access import NO_EXTERNAL_DATA, ExternalData
-from queryserver.statements.model import Claim, NewStatement, new_assignment
+from queryserver.statements.model import Claim, ClaimScope, NewStatement, new_assignment
 from queryserver.statements.open_sessions import ExportOpener, ImportOpener, OpenSessions, SessionOpener
 from queryserver.statements.owned_statements import OwnedStatements
 from queryserver.statements.rows import ENDED
@@ -212,7 +212,9 @@ class QueueConsumer:
     async def _take(self, limit: int, max_for_busy_users: int) -> int:
         assignments = await self.owned.claim_waiting(
             owner=self.instance.owner,
-            connectors=self.connectors.runnable_by(self.data.names),
+            within=ClaimScope(
+                self.connectors.runnable_by(self.data.names), bound=self.connectors.bound_to(self.data.names)
+            ),
             slots=self.limits.slots,
             limit=limit,
             max_for_busy_users=max_for_busy_users,
