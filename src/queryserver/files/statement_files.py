@@ -549,8 +549,10 @@ def _errors_about(requested: RequestedPath) -> Generator[None]:
 
 def error_about(path: str, error: errors.QueryServerError) -> errors.QueryServerError:
     """Return the error to report to a statement: its message contains the path, and all denials become
-    `permission_denied`.
+    `permission_denied`. Errors of engines are not about the path: a statement may fail while its rows are written.
     """
+    if isinstance(error, errors.EngineError):
+        return error
     message = error.message if path in error.message else f"{path}: {error.message}"
     if isinstance(error, errors.PermissionDenied):
         return errors.PermissionDenied(message if message.startswith(path) else f"{path}: {message}")

@@ -399,6 +399,17 @@ class TestInto:
         body = await ana.run("mysql", "rows 10 then fail oops", into=parts)
         assert (body["status"], body["code"], names(files.root / folder)) == (1, "engine_error", ["a.csv"])
 
+    @pytest.mark.exports(9)
+    @pytest.mark.parametrize("split", [{}, {"split_rows": 1000}])
+    async def test_error_of_the_engine_is_reported_as_without_into(
+        self, ana: Caller, folder: str, split: dict[str, int]
+    ):
+        statement = "SELECT n, 1 / (n - 19000) FROM generate_series(1, 19500) AS n"
+        into = json.dumps({"path": f"file:///{folder}/a.csv", **split})
+        for more in ({}, {"into": into}):
+            body = await ana.run("postgresql", statement, **more)
+            assert (body["code"], body["sqlstate"], body["message"]) == ("engine_error", "22012", "division by zero")
+
 
 class TestCancel:
     @pytest.mark.exports(8)
