@@ -152,14 +152,15 @@ class TableExports:
 
         Raises download_disabled, PermissionDenied, EngineJwtRequired, CredentialsRequired, table_exists.
         """
-        self._require_rights(user, connector)
+        self.require_rights(user, connector)
         self.credentials.require_token(user, connector)
         await self.credentials.required(user, connector)
         is_new = destination.if_exists is IfExists.ERROR
         if is_new and await is_known_table(self.lookups, user, connector, destination.target):
             raise destination.exists_error()
 
-    def _require_rights(self, user: User, connector: Connector) -> None:
+    def require_rights(self, user: User, connector: Connector) -> None:
+        """Raise download_disabled or PermissionDenied if the user may not write into tables of the connector."""
         require_download(user, is_enabled=self.is_enabled)
         if connector.read_only:
             raise errors.PermissionDenied(f"The connector {connector.nice_name} is read-only.")
@@ -173,7 +174,6 @@ class TableExports:
         user = await present_rights(self.users, user)
         target = self.stored_target(user, TableDestination.of_stored(assignment.destination or {}))
         connector, destination = target.target_connector, target.destination
-        self._require_rights(user, connector)
         claim = assignment.claim
         ledger = StatementLedger(self.unfinished, claim.statement_id, assignment.user_id, connector.key)
         known, total = list[pa.Schema](), None
@@ -233,13 +233,18 @@ class TableSink:
 
     @asynccontextmanager
     async def loader(self) -> AsyncGenerator[TableLoader]:
-        """Open a loader with the rights of the user. Raises EngineError."""
+        """Open a loader with the rights that the user has now: rows may arrive hours after the sink was opened.
+
+        Raises EngineError, PermissionDenied, UnknownDialect, download_disabled.
+        """
         exports = self.exports
-        options = await exports.credentials.options(self.user, self.connector, token=self.assignment.token)
+        user = await present_rights(exports.users, self.user)
+        exports.require_rights(user, exports.stored_target(user, self.destination).target_connector)
+        options = await exports.credentials.options(user, self.connector, token=self.assignment.token)
         async with exports.connectors.using(self.connector) as engine:
             if not isinstance(engine, LoadingEngine):
                 raise rejected_by_rule(f"Tables of {self.connector.nice_name} cannot be the destination of an export.")
-            async with engine.loader(self.user, options) as loader:
+            async with engine.loader(user, options) as loader:
                 yield loader
 
     async def check(self, loader: TableLoader) -> None:

@@ -287,23 +287,30 @@ class TestRights:
         answer = await cora.post("editor/execute/duckdb", statement=TWO_ROWS, into=json.dumps(fields))
         assert verdict(answer)[::2] == (403, "download_disabled")
 
+    @pytest.mark.parametrize("way", ["export_result", "into"])
     @pytest.mark.parametrize("connector", ["closed", "hive"])
     async def test_rights_are_those_at_the_time_of_writing(
-        self, tables: Tables, ana: Caller, table: str, connector: str
+        self, tables: Tables, ana: Caller, table: str, connector: str, way: str
     ):
         """Both connectors are open to the group `analysts` only. Other connectors of their dialects are open to all."""
         cora = await member_of(tables, "analysts", ["download"])
         holder = (await ana.execute("postgresql", "SELECT pg_advisory_lock(7711), pg_sleep(600)"))["history_uuid"]
         held = "select exists (select from pg_locks where locktype = 'advisory' and objid = 7711 and granted)"
         await until(lambda: tables.api.database.value(held))
-        source = (await cora.execute("postgresql", "SELECT pg_advisory_lock(7711)::text AS l"))["history_uuid"]
-        answer = await cora.post("editor/export_result", operationId=source, connector=connector, table=table)
-        assert answer.status_code == 202, answer.text
+        target, locked = {"connector": connector, "table": table}, "SELECT pg_advisory_lock(7711)::text AS l"
+        more = {"into": json.dumps(target)} if way == "into" else {}
+        operation = source = (await cora.execute("postgresql", locked, **more))["history_uuid"]
+        if way == "export_result":
+            answer = await cora.post("editor/export_result", operationId=source, **target)
+            assert answer.status_code == 202, answer.text
+            operation = answer.json()["history_uuid"]
+        waits = "select exists (select from pg_locks where locktype = 'advisory' and objid = 7711 and not granted)"
+        await until(lambda: tables.api.database.value(waits))
         await tables.api.database.execute(
             "delete from group_members m using users u where u.id = m.user_id and u.username = $1", cora.username
         )
         await ana.on(holder, "cancel_statement")
-        operation, outcome = answer.json()["history_uuid"], "select error_code from statements where id = $1::uuid"
+        outcome = "select error_code from statements where id = $1::uuid"
         ended = "select state in ('available', 'failed') from statements where id = $1::uuid"
         await until(lambda: tables.api.database.value(ended, operation))
         assert await tables.api.database.value(outcome, operation) == "dialect_not_found"
