@@ -476,7 +476,10 @@ class XlsxStreamEncoder(Encoder):
     def rows(self, batch: pa.RecordBatch) -> bytes:
         self._rows += batch.num_rows
         if self._rows > XLSX_MAX_ROWS:
-            raise InvalidParameter(f"format: xlsx allows at most {XLSX_MAX_ROWS} rows; the result has more.")
+            raise InvalidParameter(
+                f"format: xlsx allows at most {XLSX_MAX_ROWS} rows; the result has more. Use split_rows, or choose"
+                " another format, such as csv or parquet."
+            )
         self._limits.add_rows(batch.num_rows)
         self._limits.check(batch)
         if self._limits.is_huge:
