@@ -233,7 +233,8 @@ class Connection:
     async def open_shared(self, link: str, *, allow_truncated: bool = False) -> Statement:
         """Return the statement of a shared result, given its link or id. Raises NotFound if it is not shared (anymore).
 
-        The statement can be waited for and its result read, but not canceled or closed.
+        The statement can be waited for and its result read or exported. Its progress and log are not shown, so
+        `on_progress`, `on_log` and `events` raise NotFound, and it cannot be canceled or closed.
         """
         statement = self.statement(id_in(link), allow_truncated=allow_truncated)
         await self.transport.call("GET", f"editor/results/{segment(statement.operation_id)}")
