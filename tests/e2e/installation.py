@@ -207,6 +207,14 @@ class Installation:
         given = {**self.environment, **environment}
         return {f"QUERYSERVER__{name.upper()}": value for name, value in given.items()}
 
+    def add_tables(self, sections: Mapping[str, Mapping[str, Any]]) -> None:
+        """Add sections to the settings file that all processes read when they start."""
+        lines: list[str] = []
+        for name, tables in sections.items():
+            lines += [f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in tables.items())]
+        with (self.directory / "queryserver.toml").open("a") as settings:
+            settings.write("\n".join(lines) + "\n")
+
     @property
     def results(self) -> Path:
         """The directory with the stored results."""

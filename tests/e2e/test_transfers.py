@@ -1,6 +1,5 @@
 """A server is killed during a copy or move, and the next server takes the transfer over (Contract storage 7.5)."""
 
-import json
 import os
 import time
 from collections.abc import AsyncIterator
@@ -9,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.e2e.installation import Installation, Node, eventually, installed, query
+from tests.engines.store_tables import s3_tables
 from tests.engines.versitygw import S3Address
 from tests.fixtures.database import execute
 
@@ -104,17 +104,7 @@ async def test_kill_while_copying_leaves_nothing_at_target(place: Installation) 
 async def test_kill_while_deleting_is_completed_by_next_server(place: Installation, s3_server: S3Address) -> None:
     shared, root = place.directory / "files" / "shared", str(place.directory / "files")
     before = make_tree(shared / "tree", 400)
-    account = {
-        "access_key_id": s3_server.access_key_id,
-        "secret_access_key": s3_server.secret_access_key,
-        "endpoint": s3_server.url,
-        "region": s3_server.region,
-        "path_style": True,
-        "is_secure": False,
-    }
-    with (place.directory / "queryserver.toml").open("a") as settings:
-        settings.write("[aws.aws_accounts.default]\n")
-        settings.writelines(f"{key} = {json.dumps(value)}\n" for key, value in account.items())
+    place.add_tables(s3_tables(s3_server))
     environment = {"FILEBROWSER__LOCAL_ROOT": root, "FILEBROWSER__ALLOW_BUCKET_CREATION": "true"}
     async with place.server(**environment) as victim:
         made = await victim.http.post("/api/v1/storage/mkdir", data={"path": "s3a://killed"}, headers=victim.headers())

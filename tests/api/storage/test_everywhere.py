@@ -8,12 +8,12 @@ import pytest
 from tests.api.driving import Api, open_api, sign_in
 from tests.api.storage.conftest import Files, storage_settings
 from tests.api.storage.everywhere import STRANGE_NAMES, EverywhereContract, World
-from tests.engines import azurite as emulator
-from tests.engines.hdfs import SERVICE_USER, HdfsCluster
+from tests.engines.hdfs import HdfsCluster
 from tests.engines.ozone import SERVICE_USER as OZONE_USER
 from tests.engines.ozone import OzoneGateway
 from tests.engines.servers import HttpAddress
 from tests.engines.standin_dfs import dfs_server
+from tests.engines.store_tables import azure_tables, flat_azure_tables, hdfs_tables, s3_tables
 from tests.engines.versitygw import S3Address
 
 
@@ -61,19 +61,9 @@ async def _hdfs_world(api: Api, cluster: HdfsCluster) -> World:
     return World(user, home, trash=True, replication=True, summary=True, modes=True, owners=True)
 
 
-def _hdfs(cluster: HdfsCluster, url: str) -> Mapping[str, Any]:
-    table = {"fs_defaultfs": f"hdfs://127.0.0.1:{cluster.rpc_port}", "webhdfs_url": url, "service_user": SERVICE_USER}
-    return {"hadoop": {"hdfs_clusters": {"default": table}}}
-
-
-def _azure(cluster: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    tables = {"abfs_clusters": {"default": cluster}, "azure_accounts": {"default": {"account_key": key}}}
-    return {"azure": tables}
-
-
 @pytest.fixture(scope="module")
 async def webhdfs_world(hdfs_cluster: HdfsCluster, with_tables: Opener) -> AsyncIterator[World]:
-    async with with_tables(_hdfs(hdfs_cluster, hdfs_cluster.webhdfs_url)) as api:
+    async with with_tables(hdfs_tables(hdfs_cluster, hdfs_cluster.webhdfs_url)) as api:
         yield await _hdfs_world(api, hdfs_cluster)
 
 
@@ -81,32 +71,19 @@ async def webhdfs_world(hdfs_cluster: HdfsCluster, with_tables: Opener) -> Async
 async def httpfs_world(
     hdfs_cluster: HdfsCluster, httpfs_gateway: HttpAddress, with_tables: Opener
 ) -> AsyncIterator[World]:
-    async with with_tables(_hdfs(hdfs_cluster, f"{httpfs_gateway.url}/webhdfs/v1")) as api:
+    async with with_tables(hdfs_tables(hdfs_cluster, f"{httpfs_gateway.url}/webhdfs/v1")) as api:
         yield await _hdfs_world(api, hdfs_cluster)
 
 
 @pytest.fixture(scope="module")
 async def s3_world(s3_server: S3Address, with_tables: Opener) -> AsyncIterator[World]:
-    account = {
-        "access_key_id": s3_server.access_key_id,
-        "secret_access_key": s3_server.secret_access_key,
-        "endpoint": s3_server.url,
-        "region": s3_server.region,
-        "path_style": True,
-        "is_secure": False,
-    }
-    async with with_tables({"aws": {"aws_accounts": {"default": account}}}) as api:
+    async with with_tables(s3_tables(s3_server)) as api:
         yield World(await api.user("ana"), await _with_bucket(api, "s3a"), makes_parents=False)
 
 
 @pytest.fixture(scope="module")
 async def flat_world(azurite: HttpAddress, with_tables: Opener) -> AsyncIterator[World]:
-    cluster = {
-        "fs_defaultfs": f"abfs://{_CONTAINER}@{emulator.ACCOUNT}.dfs.core.windows.net",
-        "blob_url": f"{azurite.url}/{emulator.ACCOUNT}",
-        "hierarchical_namespace": False,
-    }
-    async with with_tables(_azure(cluster, emulator.ACCOUNT_KEY)) as api:
+    async with with_tables(flat_azure_tables(azurite, _CONTAINER)) as api:
         yield World(await api.user("ana"), await _with_bucket(api, "abfs"), makes_parents=False)
 
 
@@ -117,7 +94,7 @@ async def hierarchical_world(with_tables: Opener) -> AsyncIterator[World]:
             "fs_defaultfs": f"abfs://{_CONTAINER}@{server.access.account}.dfs.core.windows.net",
             "webhdfs_url": server.address.url,
         }
-        async with with_tables(_azure(cluster, server.access.key)) as api:
+        async with with_tables(azure_tables(cluster, server.access.key)) as api:
             yield World(await api.user("ana"), await _with_bucket(api, "abfs"), modes=True, owners=True)
 
 

@@ -10,6 +10,7 @@ import pytest
 from tests.api.driving import Caller, open_api
 from tests.api.storage.conftest import storage_settings
 from tests.api.storage.worlds import StoreFolder, World, each_store
+from tests.engines.store_tables import s3_tables
 from tests.engines.versitygw import S3Address
 from tests.fakes.storage_faults import FaultyFileSystem, FaultyStorage
 
@@ -361,16 +362,7 @@ FILES = {f"sub{number % 3}/{number}": bytes([number]) * (number * 4096) for numb
 @pytest.fixture
 async def mover(s3_server: S3Address, tmp_path: Path, shared_database_dsn: str) -> AsyncIterator[Caller]:
     """A user of an application with a local root and an S3 store. The store has the bucket `moving`."""
-    account = {
-        "access_key_id": s3_server.access_key_id,
-        "secret_access_key": s3_server.secret_access_key,
-        "endpoint": s3_server.url,
-        "region": s3_server.region,
-        "path_style": True,
-        "is_secure": False,
-    }
-    tables = {"aws": {"aws_accounts": {"default": account}}}
-    settings = storage_settings(tmp_path, shared_database_dsn, tables=tables, allow_bucket_creation=True)
+    settings = storage_settings(tmp_path, shared_database_dsn, tables=s3_tables(s3_server), allow_bucket_creation=True)
     async with open_api(settings) as api:
         admin, user = await api.user("admin"), await api.user("ana")
         assert (await admin.post("storage/mkdir", path="s3a://moving")).status_code in {201, 409}

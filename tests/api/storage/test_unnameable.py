@@ -11,8 +11,8 @@ import pytest
 from tests.api.driving import Caller, open_api
 from tests.api.storage.conftest import Files, storage_settings
 from tests.contract.store_accounts import flat_account, s3_options
-from tests.engines import azurite as emulator
 from tests.engines.servers import HttpAddress
+from tests.engines.store_tables import flat_azure_tables, s3_tables
 from tests.engines.versitygw import S3Address
 
 from queryserver.files.model import escaped_file_name, escaped_name
@@ -64,15 +64,7 @@ async def s3_keys(flat_s3_server: S3Address, tmp_path: Path, shared_database_dsn
         keys = [entry["Key"] for entry in listed if entry["Size"]]
         return {key: await (await client.get_object(Bucket=bucket, Key=key))["Body"].read() for key in keys}
 
-    account = {
-        "access_key_id": flat_s3_server.access_key_id,
-        "secret_access_key": flat_s3_server.secret_access_key,
-        "endpoint": flat_s3_server.url,
-        "path_style": True,
-        "is_secure": False,
-    }
-    tables = {"aws": {"aws_accounts": {"default": account}}}
-    async with open_api(storage_settings(tmp_path, shared_database_dsn, tables=tables)) as api:
+    async with open_api(storage_settings(tmp_path, shared_database_dsn, tables=s3_tables(flat_s3_server))) as api:
         yield Keys(await api.user("ana"), f"s3a://{bucket}", plant, everything)
     await connection.close()
 
@@ -91,14 +83,9 @@ async def azure_keys(azurite: HttpAddress, tmp_path: Path, shared_database_dsn: 
         keys = [item.name for item in listed if item.size_bytes]
         return {key: (await client.read(AzureCall("GET", (container, *key.split("/"))))).body for key in keys}
 
-    cluster = {
-        "fs_defaultfs": f"abfs://{container}@{emulator.ACCOUNT}.dfs.core.windows.net",
-        "blob_url": f"{azurite.url}/{emulator.ACCOUNT}",
-        "hierarchical_namespace": False,
-    }
-    accounts = {"default": {"account_key": emulator.ACCOUNT_KEY}}
-    tables = {"azure": {"abfs_clusters": {"default": cluster}, "azure_accounts": accounts}}
-    async with open_api(storage_settings(tmp_path, shared_database_dsn, tables=tables)) as api:
+    async with open_api(
+        storage_settings(tmp_path, shared_database_dsn, tables=flat_azure_tables(azurite, container))
+    ) as api:
         yield Keys(await api.user("ana"), f"abfs://{container}", plant, everything)
     await client.close()
 
