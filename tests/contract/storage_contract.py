@@ -132,6 +132,7 @@ class StorageContract(WritingContract, ListingContract, PartsContract):
         await put(storage, f"{base}/file", written)
         copied = await storage.copy(f"{base}/file", f"{base}/d/copy")
         assert (copied.path, copied.size_bytes) == (f"{base}/d/copy", len(written))
+        assert (await storage.stat(f"{base}/d/copy")).is_same_content(copied)
         assert await content(storage, f"{base}/d/copy") == written
         await put(storage, f"{base}/other", b"other")
         with pytest.raises(PathExists):

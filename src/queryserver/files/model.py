@@ -247,6 +247,8 @@ class TransferKey:
     """Parents have lower numbers than their children."""
     entry: FileStatus
     state: KeyState = KeyState.LISTED
+    copy_version: str = ""
+    """Identifies the content of the copy; empty if it is unknown."""
 
 
 class LongOperationState(StrEnum):

@@ -174,6 +174,12 @@ update storage_transfer_keys set state = $5
 where transfer_id in (select id from storage_transfers where {TRANSFERS.fenced}) and number = any($4::int[])
 """
 
+_MARK_COPIED = f"""
+update storage_transfer_keys as key set state = 'copied', copy_version = copied.version
+from unnest($4::int[], $5::text[]) as copied(number, version)
+where key.transfer_id in (select id from storage_transfers where {TRANSFERS.fenced}) and key.number = copied.number
+"""
+
 
 class TransferRecords:
     """Records of moves and copies, with all their source entries (keys)."""
@@ -282,7 +288,7 @@ class TransferRecords:
         """
         comparison, direction = ("<", "desc") if descending else (">", "asc")
         rows = await self._database.fetch(
-            f"""select number, path, kind, size_bytes, modified_at, tag, file_id, permissions, state
+            f"""select number, path, kind, size_bytes, modified_at, tag, file_id, permissions, state, copy_version
             from storage_transfer_keys
             where transfer_id = $1 and kind = $2 and state = any($3::text[])
                 and ($4::int is null or number {comparison} $4)
@@ -316,6 +322,15 @@ class TransferRecords:
         if not numbers:
             return True
         return await self._database.execute(_MARK, *claim, list(numbers), state.value) == len(numbers)
+
+    async def mark_copied(self, claim: TransferClaim, versions: Mapping[int, str]) -> bool:
+        """Record these entries, by number, as copied, with the versions of the copies. Return False if the claim was
+        lost.
+        """
+        if not versions:
+            return True
+        marked = await self._database.execute(_MARK_COPIED, *claim, list(versions), list(versions.values()))
+        return marked == len(versions)
 
     async def _changed(self, change: str, claim: TransferClaim, *arguments: object) -> bool:
         change = f"update storage_transfers set {change} where {TRANSFERS.fenced}"
@@ -355,4 +370,4 @@ def _key(row: Row) -> TransferKey:
         tag=row["tag"],
         file_id=row["file_id"],
     )
-    return TransferKey(row["number"], entry, KeyState(row["state"]))
+    return TransferKey(row["number"], entry, KeyState(row["state"]), row["copy_version"])

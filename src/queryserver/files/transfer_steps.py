@@ -12,6 +12,7 @@ from uuid import uuid4
 
 from queryserver import errors
 from queryserver.files.access import Location
+from queryserver.files.downloads import entity_tag
 from queryserver.files.model import (
     ClaimedTransfer,
     EntryKind,
@@ -141,6 +142,8 @@ class TransferSteps:
         self._to = target
         self._progress = progress
         self._one_store = source.path.scheme is target.path.scheme
+        # Of the copies that are not marked yet, by number of the entry.
+        self._copy_versions: dict[int, str] = {}
 
     async def copy(self, entry: FileStatus) -> None:
         """Copy and verify all entries. On failure, roll back, and set `rolled_back` in the error's details."""
@@ -243,10 +246,10 @@ class TransferSteps:
             attempts = await attempt_each(keys, make, at_once=at_once)
             # A failed call may still have created the entry, except if the name was already taken.
             made = attempts.done + [key for key, error in attempts.failed if not isinstance(error, errors.PathExists)]
-            await self._mark(made, KeyState.COPIED)
+            versions = {key.number: self._copy_versions.pop(key.number, "") for key in made}
+            self._require(held=await self._records.mark_copied(self._claim, versions))
             if attempts.failed:
-                numbers = {key.number for key in made}
-                await self._mark([key for key in keys if key.number not in numbers], KeyState.SKIPPED)
+                await self._mark([key for key in keys if key.number not in versions], KeyState.SKIPPED)
             for key, error in attempts.failed:
                 if key.entry.is_file and isinstance(error, errors.StorageError):
                     # The store may have kept an incomplete upload.
@@ -274,6 +277,7 @@ class TransferSteps:
         if self._one_store:
             source, target = self._source_of(key), self._target_of(key)
             copied = await self._to.storage.copy(source, target, overwrite=self._transfer.overwrite)
+            self._copy_versions[key.number] = _version(copied)
             if copied.size_bytes != key.entry.size_bytes:
                 if not is_unchanged(key.entry, await self._from.storage.stat(source)):
                     raise errors.EntryChanged(f"{self._source_path(key)} was modified while it was being copied.")
@@ -290,6 +294,7 @@ class TransferSteps:
             stored = await self._to.storage.write(
                 target, body, overwrite=self._transfer.overwrite, size_bytes=key.entry.size_bytes
             )
+        self._copy_versions[key.number] = _version(stored)
         if stored.size_bytes == sent.size_bytes == key.entry.size_bytes and (
             self._transfer.keeps_source or await sha256_of(self._to.storage.read(target)) == sent.sha256
         ):
@@ -354,17 +359,21 @@ class TransferSteps:
                 await self._mark([key], KeyState.DELETED)
 
     async def _remove_file(self, key: TransferKey) -> None:
-        """Delete a copied file from the target. If the copy was only started, the file may not exist. If its size
-        differs, it belongs to another client and is kept.
+        """Delete a copied file from the target. A file that another client has stored in its place is kept.
+
+        If the copy was only started, the file may not exist, and only its size identifies it.
         """
         target, storage = self._target_of(key), self._to.storage
         if key.state is KeyState.STARTED:
             await self._record_unlisted_upload(key)
+        if key.state is KeyState.STARTED or key.copy_version:
             try:
                 found = await storage.stat(target)
             except errors.PathNotFound:
                 return
-            if not found.is_file or found.size_bytes != key.entry.size_bytes:
+            is_same_size = found.size_bytes == key.entry.size_bytes
+            is_copy = _version(found) == key.copy_version if key.copy_version else is_same_size
+            if not (found.is_file and is_copy):
                 return
         await _delete(storage, target)
 
@@ -438,6 +447,11 @@ def is_unchanged(listed: FileStatus, now: FileStatus) -> bool:
     if listed.tag and now.tag:
         return (listed.kind, listed.size_bytes, listed.tag) == (now.kind, now.size_bytes, now.tag)
     return listed.is_same_content(now)
+
+
+def _version(status: FileStatus) -> str:
+    """Return a text that differs if the file is replaced, even with the same content."""
+    return f"{entity_tag(status)} {status.modified_at}"
 
 
 async def _delete_directory(storage: Storage, path: str) -> None:

@@ -128,6 +128,33 @@ async def test_failed_copy_keeps_the_source_and_leaves_no_target(eva, world, cal
     assert again.status_code == 200, again.text
 
 
+@pytest.mark.storage(65)
+@pytest.mark.parametrize("scheme", [Scheme.S3A, Scheme.HDFS])
+async def test_rollback_keeps_files_that_others_have_stored_meanwhile(eva: Caller, world: World, scheme: Scheme):
+    source, target = world.folder(Scheme.S3A), world.folder(scheme)
+    tree(source)
+    before = source.all()
+    replaced: list[str] = []
+
+    def replace(number: int, path: str) -> QueryServerError | None:
+        """Simulate a client that replaces a copied file by one of the same size, just before the next copy fails."""
+        copied = [name for name, content in target.all().items() if name.startswith("e/") and content]
+        if path.startswith(source.inner("d")) and copied and not replaced:
+            replaced.append(copied[0])
+            target.put_at(copied[0], b"x" * len(target.all()[copied[0]] or b""))
+            return StorageError("The disk is on fire.")
+        return None
+
+    # Within a store, files are copied; between stores, they are read and written.
+    world.fail(Scheme.S3A, "copy" if scheme is Scheme.S3A else "read", replace)
+    answer = await eva.post("storage/copy", src_path=source.at("d"), dest_path=target.at("e"))
+    assert (answer.status_code, answer.json()["details"]) == (502, {"rolled_back": True})
+    assert source.all() == before
+    (name,) = replaced
+    left = {path: content for path, content in target.all().items() if content is not None}
+    assert left == {name: b"x" * len(left[name])}
+
+
 @pytest.mark.storage(66)
 @pytest.mark.parametrize("call", ["rename", "move"])
 async def test_repeated_call_completes_a_move_after_failed_deletion(eva, world, call):
