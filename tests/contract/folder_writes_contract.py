@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import TypeAlias
+from typing import Any, ClassVar, TypeAlias
 from uuid import uuid4
 
 import pytest
@@ -12,11 +12,13 @@ from tests.contract.storage_basis import USER, StorageBasis, content, names, put
 from tests.fakes.statement_files import EVERY_STORE, GivenFiles, NoUploads, WritesInMemory
 from tests.refusals import raises_code
 
-from queryserver.errors.files import InvalidPath
+from queryserver.errors.files import InvalidPath, StorageError
 from queryserver.files.access import Caller, StorageAudit, Stores
-from queryserver.files.folder_writes import ExportFiles, part_name
+from queryserver.files.folder_writes import SUCCESS_NAME, ExportFiles, part_name
 from queryserver.files.model import (
+    RESERVED_PREFIX,
     ExtensionRules,
+    FileStatus,
     KeyState,
     PathReader,
     Scheme,
@@ -57,6 +59,9 @@ class NoExpiredUploads(NoUploads):
 
 
 class FolderWritesContract(StorageBasis):
+    marker: ClassVar[Sequence[str]] = ()
+    """The name of the file that marks a complete folder, in stores where its files appear one by one."""
+
     @pytest.fixture
     async def database(self, module_database_dsn: str) -> AsyncIterator[Database]:
         async with open_database(module_database_dsn, DatabaseSettings(pool_max=2, connect_timeout_s=60)) as opened:
@@ -104,7 +109,7 @@ class FolderWritesContract(StorageBasis):
                         await sink.send(part[start : start + MIB])
                 assert await names(storage, base) == []
         assert await names(storage, base) == ["out"]
-        assert await names(storage, f"{base}/out") == [part_name(number, "csv") for number in range(3)]
+        assert await names(storage, f"{base}/out") == [*self.marker, *(part_name(number, "csv") for number in range(3))]
         for number, part in enumerate(parts):
             assert await content(storage, f"{base}/out/{part_name(number, 'csv')}") == part
         assert folder.size_bytes == sum(map(len, parts))
@@ -137,7 +142,7 @@ class FolderWritesContract(StorageBasis):
         await self.fill(exports(), path, [b"a", b"b"])
         with raises_code("already_exists"):
             await self.fill(exports(), path, [b"c"])
-        assert await names(storage, f"{base}/out") == [part_name(0, "csv"), part_name(1, "csv")]
+        assert await names(storage, f"{base}/out") == [*self.marker, part_name(0, "csv"), part_name(1, "csv")]
         assert await content(storage, f"{base}/out/{part_name(0, 'csv')}") == b"a"
         assert await names(storage, base) == ["out"]
 
@@ -185,6 +190,74 @@ class FolderWritesContract(StorageBasis):
 class MovedFoldersContract(FolderWritesContract):
     """For stores that cannot rename folders, in which the parts are moved."""
 
+    marker = (SUCCESS_NAME,)
+
+    @pytest.mark.exports(14)
+    async def test_marker_is_written_after_all_files_are_visible(
+        self,
+        file_system: FileSystem,
+        storage: Storage,
+        base: str,
+        exports: ExportsOpener,
+        monkeypatch: pytest.MonkeyPatch,
+    ):
+        seen: list[str] = []
+        write = type(storage).write
+
+        async def watched(self: Storage, path: str, body: AsyncIterator[bytes], **options: Any) -> FileStatus:
+            if path.endswith(f"/{SUCCESS_NAME}"):
+                seen.extend(await names(storage, f"{base}/out"))
+            return await write(self, path, body, **options)
+
+        monkeypatch.setattr(type(storage), "write", watched)
+        await self.fill(exports(), f"{shown(file_system.scheme, base)}/out", [b"a", b"b"])
+        assert seen == [part_name(0, "csv"), part_name(1, "csv")]
+        assert await content(storage, f"{base}/out/{SUCCESS_NAME}") == b""
+
+    @pytest.mark.exports(14)
+    async def test_folder_without_marker_is_removed_again(
+        self,
+        file_system: FileSystem,
+        storage: Storage,
+        base: str,
+        exports: ExportsOpener,
+        monkeypatch: pytest.MonkeyPatch,
+    ):
+        write = type(storage).write
+
+        async def failing(self: Storage, path: str, body: AsyncIterator[bytes], **options: Any) -> FileStatus:
+            if path.endswith(f"/{SUCCESS_NAME}"):
+                message = "The store is full."
+                raise StorageError(message)
+            return await write(self, path, body, **options)
+
+        monkeypatch.setattr(type(storage), "write", failing)
+        with raises_code("storage_error"):
+            await self.fill(exports(), f"{shown(file_system.scheme, base)}/out", [b"a", b"b"])
+        assert await names(storage, base) == []
+
+    @pytest.mark.exports(14)
+    async def test_staged_files_that_cannot_be_deleted_do_not_fail_the_export(
+        self,
+        file_system: FileSystem,
+        storage: Storage,
+        base: str,
+        exports: ExportsOpener,
+        monkeypatch: pytest.MonkeyPatch,
+    ):
+        delete = type(storage).delete
+
+        async def failing(self: Storage, path: str, *, recursive: bool) -> None:
+            if RESERVED_PREFIX in path:
+                message = "The store is read-only."
+                raise StorageError(message)
+            await delete(self, path, recursive=recursive)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(type(storage), "delete", failing)
+            await self.fill(exports(), f"{shown(file_system.scheme, base)}/out", [b"a", b"b"])
+        assert await names(storage, f"{base}/out") == [SUCCESS_NAME, part_name(0, "csv"), part_name(1, "csv")]
+
     @pytest.mark.exports(14)
     async def test_unfinished_move_to_the_folder_is_undone_first(
         self, file_system: FileSystem, storage: Storage, base: str, exports: ExportsOpener, database: Database
@@ -212,5 +285,5 @@ class MovedFoldersContract(FolderWritesContract):
         await database.execute("update instances set alive_until = now() - interval '1 s' where id = $1", dead.id)
         await self.fill(exports(), f"{shown(scheme, base)}/out", [b"y"])
         assert await content(storage, f"{base}/out/{part}") == b"y"
-        unfinished = "select count(*) from storage_transfers where ended_at is null"
-        assert await database.value(unfinished) == 0
+        unfinished = "select count(*) from storage_transfers where ended_at is null and target = $1"
+        assert await database.value(unfinished, target.path) == 0

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, closing
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -30,6 +30,8 @@ from queryserver.statements.result_reader import ResultReader
 MAX_PARTS = 10_000
 _REPORT_EVERY_S = 10.0
 _UNKNOWN_PROGRESS = 50
+_MOVE_CHECKS = 60
+_MOVE_PAUSE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class FileExports:
         """Open the sink of a statement, with the rights that the user has now. Raises the errors of `check`."""
         destination = FileDestination.read(assignment.destination or {})
         user = await present_rights(self.users, user)
-        await self.check(user, destination)
+        await self._check_when_moves_have_ended(user, destination)
         known, total = list[pa.Schema](), None
         if assignment.source_operation is not None:
             status, _, _ = await self.reader.overview(user, assignment.source_operation)
@@ -90,6 +92,14 @@ class FileExports:
             yield files
         finally:
             await files.end()
+
+    async def _check_when_moves_have_ended(self, user: User, destination: FileDestination) -> None:
+        """Like `check`, but wait for a move to the target that is ending, for example because its process died."""
+        for _ in range(_MOVE_CHECKS):
+            with suppress(errors.OperationInProgress):
+                return await self.check(user, destination)
+            await asyncio.sleep(_MOVE_PAUSE_S)
+        return await self.check(user, destination)
 
     def _require_rights(self, user: User) -> None:
         require_download(user, is_enabled=self.is_enabled)

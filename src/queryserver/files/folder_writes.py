@@ -1,13 +1,13 @@
-"""Creates folders that appear with all their files at once (Contract exports 4).
+"""Creates folders that appear with all their files at once (Contract exports 5).
 
 The files are written to a folder with a reserved name next to the target. Then that folder is renamed, or moved like a
-folder of the file browser in a store that cannot rename folders. A record in `unfinished_writes` lets the orphan sweep
-remove the folder after a crash.
+folder of the file browser in a store that cannot rename folders. After a move, an empty file marks the folder as
+complete. A record in `unfinished_writes` lets the orphan sweep remove the folder after a crash.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from functools import partial
 from uuid import uuid4
 
@@ -16,11 +16,12 @@ import structlog
 from queryserver import errors
 from queryserver.engines.external_data import FileSink
 from queryserver.errors.base import QueryServerError
-from queryserver.errors.files import PathNotFound
+from queryserver.errors.files import PathExists, PathNotFound
 from queryserver.files.access import Location
-from queryserver.files.model import FileStatus, Transfer, TransferKind, staged_folder_name
-from queryserver.files.moves import Moves
+from queryserver.files.model import FileStatus, Transfer, TransferKind, TransferState, staged_folder_name
+from queryserver.files.moves import Moves, can_rename
 from queryserver.files.operations import Progress
+from queryserver.files.protocol import empty_body
 from queryserver.files.statement_files import (
     CallerFiles,
     FileBody,
@@ -32,6 +33,9 @@ from queryserver.identity.model import Scope, User
 from queryserver.platform.threads import settled
 
 log = structlog.get_logger(__name__)
+
+SUCCESS_NAME = "_SUCCESS"
+"""The name of the marker. Hadoop and Spark write the same one, and most readers skip names that begin with `_`."""
 
 _WRITE = "statement.write"
 
@@ -54,6 +58,10 @@ class NewFolder:
     @property
     def size_bytes(self) -> int:
         return sum(self._sizes.values())
+
+    @property
+    def names(self) -> Sequence[str]:
+        return tuple(self._sizes)
 
     @asynccontextmanager
     async def file(self, name: str) -> AsyncGenerator[FileSink]:
@@ -135,7 +143,7 @@ class ExportFiles(CallerFiles):
                     await self._require_claim()
                     await folder.require_whole()
                     await self._require_absent(target)
-                    await settled(asyncio.create_task(self._move(staging, target), name="publish folder"))
+                    await settled(asyncio.create_task(self._publish(folder, target), name="publish folder"))
                     self._on_published()
                 except BaseException:  # includes CancelledError: nothing may remain
                     await self._discard(staging)
@@ -166,6 +174,31 @@ class ExportFiles(CallerFiles):
     async def _require_absent(self, target: Location) -> None:
         if await self._moves.existing(target) is not None:
             raise errors.PathExists(f"{target.path} already exists.")
+
+    async def _publish(self, folder: NewFolder, target: Location) -> None:
+        """Give the folder its name. Where its files appear one by one, mark it as complete after the last one."""
+        try:
+            await self._move(folder.staging, target)
+        except errors.StorageError as error:
+            if (error.details or {}).get("state") != TransferState.DELETING:
+                raise
+            # All files have been moved, and only some of the staged ones could not be deleted.
+            await self._discard(folder.staging)
+        if can_rename(folder.staging, target):
+            return
+        marker = target.path.child(SUCCESS_NAME)
+        try:
+            with suppress(PathExists):
+                await target.storage.write(marker.path, empty_body(), overwrite=False, size_bytes=0)
+        except QueryServerError:
+            await self._withdraw(folder, target)
+            raise
+
+    async def _withdraw(self, folder: NewFolder, target: Location) -> None:
+        """Delete the published files, and the folder if it is then empty. Stop at the first error of the store."""
+        with suppress(QueryServerError):
+            for path in (*map(target.path.child, folder.names), target.path):
+                await target.storage.delete(path.path, recursive=False)
 
     async def _move(self, source: Location, target: Location) -> None:
         entry = await source.storage.stat(source.path.path)

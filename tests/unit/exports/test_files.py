@@ -2,8 +2,8 @@
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
-from unittest.mock import Mock
+from contextlib import asynccontextmanager, nullcontext
+from unittest.mock import AsyncMock, Mock
 
 import pyarrow as pa
 import pytest
@@ -11,7 +11,9 @@ from tests.fakes.statement_files import EVERY_STORE, GivenFiles
 from tests.fakes.storage import LIKE_S3, MemoryFileSystem
 
 from queryserver.errors.base import InvalidParameter, MissingParameter
-from queryserver.exports.files import FileRows
+from queryserver.errors.files import OperationInProgress
+from queryserver.exports import files as file_exports
+from queryserver.exports.files import FileExports, FileRows
 from queryserver.exports.model import FileDestination, completed_destination
 from queryserver.files.folder_writes import ExportFiles
 from queryserver.files.model import Scheme
@@ -92,3 +94,20 @@ async def test_few_batches_are_held_whatever_the_number_of_rows(kind: DownloadFo
     assert report.summary == summary.batch
     # The batch being encoded, the one that was fetched meanwhile, and what the rounded progress does not show.
     assert max(ahead) <= 4
+
+
+@pytest.mark.exports(10)
+@pytest.mark.parametrize("refusals", [1, 3])
+async def test_repeated_export_waits_for_the_end_of_a_move_to_its_target(
+    monkeypatch: pytest.MonkeyPatch, refusals: int
+):
+    """Another process may still be removing what the first attempt had moved."""
+    monkeypatch.setattr(file_exports, "_MOVE_PAUSE_S", 0)
+    monkeypatch.setattr(file_exports, "_MOVE_CHECKS", 2)
+    check = AsyncMock(side_effect=[*[OperationInProgress("The move has not ended yet.")] * refusals, None])
+    monkeypatch.setattr(FileExports, "check", check)
+    exports = FileExports(*[Mock()] * 6)
+    user, destination = User(1, "ana", rights=EVERY_STORE), FileDestination("s3a://bucket/a")
+    with pytest.raises(OperationInProgress) if refusals == 3 else nullcontext():
+        await exports._check_when_moves_have_ended(user, destination)
+    assert check.await_count == min(refusals + 1, 3)

@@ -1,12 +1,12 @@
 """Versions of the copies that a move or copy has made, so that a rollback deletes no other file. Only adds a column.
 
-Revision: 0033, after 0032
+Revision: 0034, after 0033
 """
 
 from alembic import op
 
-revision = "0033"
-down_revision = "0032"
+revision = "0034"
+down_revision = "0033"
 oldest_program = "0018"
 branch_labels = None
 depends_on = None
