@@ -7,6 +7,7 @@ the dialect that represents all its values exactly, or else text.
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -151,9 +152,15 @@ class TableColumn:
             ) from None
 
     def _require_in_range(self, array: pa.Array) -> None:
-        """Refuse dates and times outside the range of SQL. Engines would store NULL, or not name the column."""
+        """Refuse values outside the range of their type. Engines would store NULL, or not name the column."""
         kind = array.type
-        if types.is_date32(kind):
+        numbers: Any
+        least: int | Decimal
+        greatest: int | Decimal
+        if types.is_decimal(kind):  # 128 bits hold more than 38 digits, as in HUGEINT of duckdb
+            nines = (9,) * kind.precision
+            numbers, least, greatest = array, Decimal((1, nines, -kind.scale)), Decimal((0, nines, -kind.scale))
+        elif types.is_date32(kind):
             numbers, least, greatest = array.cast(pa.int32()), *_DAYS
         elif types.is_timestamp(kind):
             numbers, least, greatest = array.view(pa.int64()), _DAYS[0] * _DAY_US, (_DAYS[1] + 1) * _DAY_US - 1

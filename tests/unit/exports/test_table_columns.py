@@ -165,6 +165,18 @@ def test_nanoseconds_are_kept_where_tables_have_them() -> None:
     assert converted(column, array, "sqlite") == ["1970-01-01 00:00:00.000005001"]
 
 
+@pytest.mark.parametrize("dialect", ["postgresql", "mysql", "hive", "trino"])
+def test_integers_of_39_digits_are_refused_with_their_column(dialect: str) -> None:
+    column, kind = Column("sum", ResultType.DECIMAL, "HUGEINT"), pa.decimal128(38, 0)
+    largest = 10**38 - 1
+    whole = pa.array([-largest, largest, None], kind)
+    assert converted(column, whole, dialect) == [-largest, largest, None]
+    bits = (largest + 1).to_bytes(16, "little", signed=True)
+    longer = pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(bits)])
+    with pytest.raises(EngineError, match='"sum" contains a value outside the range'):
+        converted(column, longer, dialect)
+
+
 def test_long_decimals_are_written_with_all_digits() -> None:
     column = Column("c", ResultType.DECIMAL, "uhugeint")
     value = Decimal(2**128 - 1)
