@@ -127,7 +127,7 @@ class Downloads:
             if status.is_truncated_by_server and not allow_truncated:
                 message = status.message or f"Only the first {status.rows} rows were kept."
                 raise DownloadRefused(
-                    "truncated", f"{message} To download the rows that were kept, add allow_truncated=true.", status=1
+                    "truncated", f"{message} To get the rows that were kept, add allow_truncated=true.", status=1
                 )
             return StoredRows(status, record.columns or (), self._reader, user.id)
 

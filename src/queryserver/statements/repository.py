@@ -87,7 +87,10 @@ with taken as (
 # Statements of a script have the log of the script's operation. Logs of ended statements are deleted after some time,
 # those of active statements are not.
 _LOG_HEAD = f"""
-select shown.progress, shown.jobs, {FIRST_LINE} as first_line, ended_at is null as is_active
+select shown.progress, shown.jobs, ended_at is null as is_active, {FIRST_LINE} || case
+        when destination is not null and source_operation is not null
+        then ' The export begins when operation ' || source_operation || ' has ended.' else ''
+    end as first_line
 from (select progress, jobs, coalesce(operation_id, id) as log_id from statements where id = $1) as shown
 join statements on id = log_id
 """

@@ -282,6 +282,8 @@ class TestSources:
         answer = await ana.post("editor/export_result", operationId=source, path=path)
         operation = answer.json()["history_uuid"]
         assert (await ana.state(operation), names(files.root / folder)) in [("waiting", []), ("running", [])]
+        log = (await ana.post_ok("editor/get_logs", operationId=operation))["logs"]
+        assert f"The export begins when operation {source} has ended." in log
         engine.finish.set()
         assert (await summary(ana, operation))["rows"] == 2500
         assert len(rows_of("csv", (files.root / folder / "a.csv").read_bytes())) == 2500
