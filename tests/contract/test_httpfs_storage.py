@@ -135,8 +135,15 @@ async def behind_faults(proxy) -> AsyncGenerator[WebHdfsFileSystem]:
 
     Data also passes through the proxy, because redirects contain the address that the client called.
     """
-    url = f"http://127.0.0.1:{proxy.port}/webhdfs/v1"
-    timeouts = Timeouts(connect_s=10, silence_s=5, call_s=20)  # a gateway on a busy machine responds within this time
+    file_system = WebHdfsFileSystem(WebHdfsAddress([f"http://127.0.0.1:{proxy.port}/webhdfs/v1"], SERVICE_USER))
+    yield file_system
+    await file_system.close()
+
+
+@pytest.fixture
+async def impatient(proxy) -> AsyncGenerator[WebHdfsFileSystem]:
+    """A file system behind the proxy that does not wait for long if the gateway is silent."""
+    url, timeouts = f"http://127.0.0.1:{proxy.port}/webhdfs/v1", Timeouts(connect_s=10, silence_s=5, call_s=20)
     file_system = WebHdfsFileSystem(WebHdfsAddress([url], SERVICE_USER, timeouts=timeouts))
     yield file_system
     await file_system.close()
@@ -144,11 +151,12 @@ async def behind_faults(proxy) -> AsyncGenerator[WebHdfsFileSystem]:
 
 @pytest.mark.storage(51)
 @pytest.mark.parametrize("fault", [Fault.RESET, Fault.CUT, Fault.SILENCE])
-async def test_store_failure_during_download_raises_error(file_system, behind_faults, proxy, base, fault):
+async def test_store_failure_during_download_raises_error(file_system, behind_faults, impatient, proxy, base, fault):
+    caller = impatient if fault is Fault.SILENCE else behind_faults
     await put(file_system.as_user(ALICE), f"{base}/big", bytes(range(256)) * 4096 * 8)
     proxy.set_fault(fault, after_bytes=3 * MIB)
     got: list[int] = []
-    async with asyncio.timeout(100), aclosing(behind_faults.as_user(ALICE).read(f"{base}/big")) as pieces:
+    async with asyncio.timeout(100), aclosing(caller.as_user(ALICE).read(f"{base}/big")) as pieces:
         with pytest.raises(StorageError):
             await sizes(pieces, got)
     assert 0 < sum(got) < 8 * MIB
@@ -161,7 +169,9 @@ async def sizes(pieces: AsyncIterator[bytes], got: list[int]) -> None:
 
 @pytest.mark.storage(9, 86)
 @pytest.mark.parametrize("fault", [Fault.RESET, Fault.SILENCE])
-async def test_store_failure_during_upload_leaves_no_file(file_system, behind_faults, proxy, base, fault):
+async def test_store_failure_during_upload_leaves_no_file(file_system, behind_faults, impatient, proxy, base, fault):
+    caller = impatient if fault is Fault.SILENCE else behind_faults
+
     async def breaking() -> AsyncIterator[bytes]:
         yield b"x" * MIB
         proxy.set_fault(fault)
@@ -171,10 +181,10 @@ async def test_store_failure_during_upload_leaves_no_file(file_system, behind_fa
 
     async with asyncio.timeout(100):
         with pytest.raises(StorageUnavailable):
-            await behind_faults.as_user(ALICE).write(f"{base}/file", breaking(), overwrite=False)
+            await caller.as_user(ALICE).write(f"{base}/file", breaking(), overwrite=False)
         await proxy.die()
         with pytest.raises(StorageUnavailable):
-            await behind_faults.as_user(ALICE).stat(base)
+            await caller.as_user(ALICE).stat(base)
     assert await names(file_system.as_user(ALICE), base) == []
     await proxy.listen()
     assert (await put(behind_faults.as_user(ALICE), f"{base}/file")).size_bytes == 1
