@@ -9,6 +9,7 @@ from tests.api.conftest import ApiOpener
 from tests.api.dialects import DUCKDB, POSTGRESQL, Dialect, every_dialect
 from tests.api.driving import Api, Caller, verdict
 
+from queryserver.results.segments import directory_of
 from queryserver.statements.model import NewStatement
 from queryserver.statements.reuse import ResultReuse
 
@@ -250,6 +251,28 @@ class TestOthers:
         monkeypatch.setattr(ResultReuse, "answered", close_after_decision)
         again = await asked(ana, f"{RANDOM} -- vanishes")
         assert (again["query_status"]["state"], origin(again)) == ("available", None)
+        assert again["result"]["data"] != first["result"]["data"]
+        logs = (await ana.on(again["history_uuid"], "get_logs"))["logs"]
+        assert "The stored result cannot be reused, so the data source is asked" in logs
+
+    @pytest.mark.item(106)
+    @pytest.mark.parametrize("loss", ["removed", "shortened"])
+    async def test_a_source_that_has_lost_later_rows_is_replaced_by_the_data_source(
+        self, api: Api, ana: Caller, loss: str
+    ):
+        statement = f"SELECT random() AS r, repeat('x', 1000) AS t FROM generate_series(1, 15000) -- {loss}"
+        first = await asked(ana, statement)
+        stored = api.services.settings.desktop.data_dir / "results" / directory_of(UUID(first["history_uuid"]))
+        *_, last = sorted(stored.iterdir())
+        assert len(list(stored.iterdir())) > 1
+        if loss == "removed":
+            last.unlink()
+        else:
+            last.write_bytes(last.read_bytes()[:-1])
+        again = await asked(ana, statement)
+        assert (again["query_status"]["state"], again["query_status"]["rows"], origin(again)) == (
+            "available", 15_000, None
+        )  # fmt: skip
         assert again["result"]["data"] != first["result"]["data"]
         logs = (await ana.on(again["history_uuid"], "get_logs"))["logs"]
         assert "The stored result cannot be reused, so the data source is asked" in logs

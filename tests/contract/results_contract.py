@@ -1,6 +1,7 @@
 """The contract of every ResultStore; each adapter has a test class that inherits `ResultStoreContract`."""
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from uuid import UUID, uuid4
@@ -103,6 +104,24 @@ class ResultStoreContract:
                 await results.part(statement_id, 0, 9, fence=fence, number=number)
         with pytest.raises(PathNotFound):
             await results.read(uuid4(), fence=2, number=1)
+
+    @pytest.mark.item(106)
+    async def test_missing_or_shortened_segment_is_noticed_without_reading(self, results):
+        statement_id = uuid4()
+        assert await results.has_all(statement_id, [])
+        segments = [
+            await results.append(statement_id, fence=1, number=number, start_row=number, table=numbered(number, 1))
+            for number in range(3)
+        ]
+        segments = [replace(one, fence=1) for one in segments]
+        assert await results.has_all(statement_id, segments)
+        assert await results.has_all(statement_id, segments[:2])
+        assert not await results.has_all(statement_id, [*segments, replace(segments[2], number=3)])
+        assert not await results.has_all(statement_id, [replace(segments[0], fence=2), *segments[1:]])
+        assert not await results.has_all(
+            statement_id, [replace(one, size_bytes=one.size_bytes + 1) for one in segments]
+        )
+        assert not await results.has_all(uuid4(), segments)
 
     async def test_successor_never_overwrites_predecessor_bytes(self, results):
         statement_id = uuid4()

@@ -1,5 +1,6 @@
 """An in-memory ResultStore."""
 
+from collections.abc import Sequence
 from uuid import UUID
 
 import pyarrow as pa
@@ -37,6 +38,11 @@ class MemoryResults:
 
     async def part(self, statement_id: UUID, start: int, stop: int, *, fence: int, number: int) -> bytes:
         return encode(await self.read(statement_id, fence=fence, number=number))[start:stop]
+
+    async def has_all(self, statement_id: UUID, segments: Sequence[Segment]) -> bool:
+        self._fail()
+        found = ((self._tables.get((statement_id, one.fence, one.number)), one.size_bytes) for one in segments)
+        return all(table is not None and len(encode(table)) == size_bytes for table, size_bytes in found)
 
     async def open_file(self, statement_id: UUID, *, fence: int, number: int) -> int | None:
         del statement_id, fence, number

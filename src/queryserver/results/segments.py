@@ -7,9 +7,9 @@ ms. Concurrent readers of a segment share one load.
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Hashable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Self, TypeVar
@@ -386,6 +386,27 @@ class ResultStore:
             if self._disk_cache is not None:
                 cached = await self._disk_cache.read(key.statement_id, key.name, start, stop)
             return await self._read(key.path, offset=start, length=stop - start) if cached is None else cached
+
+    async def has_all(self, statement_id: UUID, segments: Sequence[Segment]) -> bool:
+        """Return whether the store has these segments in their full size. Does not read them.
+
+        Lists the directory of the statement, which takes one request per 1,000 segments in an object store.
+        """
+        sizes = dict[str, int]()
+        try:
+            listing = self._storage.list_directory(self._at(directory_of(statement_id)))
+            async with aclosing(listing) as batches:
+                async for batch in batches:
+                    sizes |= {entry.name: entry.size_bytes for entry in batch.entries}
+        except PathNotFound:
+            return not segments
+        except StorageError:
+            raise
+        except QueryServerError as error:
+            raise StorageError("The result store denied access to stored results.") from error
+        return all(
+            sizes.get(SegmentKey(statement_id, one.fence, one.number).name) == one.size_bytes for one in segments
+        )
 
     async def open_file(self, statement_id: UUID, *, fence: int, number: int) -> int | None:
         """Return a file descriptor for a segment, or None if the store has no local files. The caller must close it."""

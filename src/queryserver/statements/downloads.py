@@ -5,6 +5,7 @@ A statement can read a result only if its user may read it. The result is retain
 Implements the protocols `StatementResults` and `OpenResult` of `engines/external_data.py`, independently of engines.
 """
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from concurrent.futures import Executor
@@ -44,6 +45,9 @@ _OPERATION = "result.download"
 _STREAM_CACHE_BYTES = 8 * 1024 * 1024
 _CHECK_EVERY_S = 5.0
 """How often a running operation is read again while a statement waits for its result, in case a signal was lost."""
+
+_CHECK_WITHIN_S = 10.0
+"""How long it may take to check that all rows of a result are in the store."""
 
 _DELETED = frozenset({StatementState.EXPIRED, StatementState.CLOSED})
 
@@ -362,6 +366,18 @@ class OpenTable:
             return await self._results.part(self._id, start, stop, fence=segment.fence, number=segment.number)
         except (StorageError, PathNotFound) as error:
             raise errors.ServiceUnavailable("The result store cannot be reached.") from error
+
+    async def require_whole(self) -> None:
+        await self._require_reader()
+        if self._inline is not None or not self._segments:
+            return
+        try:
+            async with asyncio.timeout(_CHECK_WITHIN_S):
+                is_whole = await self._results.has_all(self._id, self._segments)
+        except (StorageError, TimeoutError) as error:
+            raise errors.ServiceUnavailable("The result store cannot be reached.") from error
+        if not is_whole:
+            raise errors.ServiceUnavailable("The result store has lost some of its rows.")
 
     async def tables(self) -> AsyncGenerator[pa.Table]:
         """Yield all rows in order, one piece at a time. Raises ServiceUnavailable, TooManyRequests.

@@ -23,6 +23,10 @@ class SourcedResult(OpenResult, Protocol):
 
     sources: ReadSources
 
+    async def require_whole(self) -> None:
+        """Check, without reading the rows, that the store has all of them. Raises ServiceUnavailable."""
+        ...
+
     def tables(self) -> AsyncGenerator[pa.Table]:
         """Yield all rows in order, one piece at a time. Raises ServiceUnavailable, TooManyRequests.
 

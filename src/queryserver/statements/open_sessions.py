@@ -379,9 +379,9 @@ class SessionOpener:
             nullcontext() if is_reuse else self.slots.slot(assignment.connector, user.id),
             external_data.open_result(user, operation_id) as opened,
         ):
-            if is_reuse and opened.pieces:
+            if is_reuse:
                 try:
-                    await opened.read(0, 0, 1)
+                    await opened.require_whole()
                 except errors.ServiceUnavailable as error:
                     raise errors.ResultRefused(error.message) from error
             if external_data.record_sources is not None:
