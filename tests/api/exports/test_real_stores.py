@@ -10,15 +10,13 @@ from typing import Any
 
 import pytest
 from tests.api.documents.calls import save
-from tests.api.driving import Api, Caller, open_api, sign_in, until
+from tests.api.driving import Api, Caller, open_api, until
 from tests.api.exports.test_files import ROWS, exported, refused, unpacked, written
 from tests.api.exports.test_scheduled_exports import fired, scheduled
 from tests.api.storage.conftest import storage_settings
 from tests.api.test_download import PLAIN, finished, rows_of
 from tests.contract.store_accounts import flat_account, s3_options
 from tests.engines.hdfs import HdfsCluster
-from tests.engines.ozone import SERVICE_USER as OZONE_USER
-from tests.engines.ozone import OzoneGateway
 from tests.engines.servers import HttpAddress
 from tests.engines.store_tables import flat_azure_tables, hdfs_tables, s3_tables
 from tests.engines.versitygw import S3Address
@@ -191,16 +189,14 @@ def opened(tmp_path_factory: pytest.TempPathFactory, module_database_dsn: str) -
     """A function that opens an application with a DuckDB connector and a store's tables of settings."""
     engines = {"duckdb": {"interface": "duckdb", "options": {"path": ":memory:"}}}
 
-    def opener(tables: Mapping[str, Any], **ozone: Any) -> AbstractAsyncContextManager[Api]:
+    def opener(tables: Mapping[str, Any]) -> AbstractAsyncContextManager[Api]:
         tables = {
             **tables,
             "notebook": {"interpreters": engines, "default_interpreter": "duckdb"},
             "editor": {"cancel_wait_s": 30, "lease_timeout_s": 600},
         }
         directory = tmp_path_factory.mktemp("exports")
-        return open_api(
-            storage_settings(directory, module_database_dsn, tables=tables, allow_bucket_creation=True, **ozone)
-        )
+        return open_api(storage_settings(directory, module_database_dsn, tables=tables, allow_bucket_creation=True))
 
     return opener
 
@@ -260,8 +256,8 @@ async def azure_site(azurite: HttpAddress, opened: Opener) -> AsyncIterator[Site
     await client.close()
 
 
-def _hadoop_files(call: Callable[..., Any], root: str = "") -> Listing:
-    """Return a function that lists files below a directory by WebHDFS calls. `root` is cut off its path."""
+def _hadoop_files(call: Callable[..., Any]) -> Listing:
+    """Return a function that lists files below a directory by WebHDFS calls."""
 
     def below(path: str, prefix: str) -> list[str]:
         names: list[str] = []
@@ -272,7 +268,7 @@ def _hadoop_files(call: Callable[..., Any], root: str = "") -> Listing:
         return sorted(names)
 
     async def stored(folder: str) -> list[str]:
-        return below(folder.removeprefix(root), "")
+        return below(folder, "")
 
     return stored
 
@@ -296,16 +292,6 @@ async def webhdfs_site(hdfs_cluster: HdfsCluster, opened: Opener) -> AsyncIterat
 async def httpfs_site(hdfs_cluster: HdfsCluster, httpfs_gateway: HttpAddress, opened: Opener) -> AsyncIterator[Site]:
     async with opened(hdfs_tables(hdfs_cluster, f"{httpfs_gateway.url}/webhdfs/v1")) as api:
         yield await _hdfs_site(api, hdfs_cluster)
-
-
-@pytest.fixture(scope="module")
-async def ozone_site(ozone_gateway: OzoneGateway, opened: Opener) -> AsyncIterator[Site]:
-    table = {"fs_defaultfs": "ofs://om", "webhdfs_url": ozone_gateway.webhdfs_url, "service_user": OZONE_USER}
-    async with opened({}, ozone={"default": table}) as api:
-        # The gateway has its own users. The volume `tests` belongs to alice.
-        alice = await sign_in(api, "alice", admin=False, groups=())
-        denied = ("ofs://om/tests/none/a.csv", "path_not_found")
-        yield Site(alice, "ofs://om/tests/one", _hadoop_files(ozone_gateway.call, "ofs://om"), denied)
 
 
 @pytest.mark.engine("s3")
@@ -370,10 +356,3 @@ class TestHttpFs(RealStoreContract):
     @pytest.fixture
     def site(self, httpfs_site: Site) -> Site:
         return httpfs_site
-
-
-@pytest.mark.engine("ozone")
-class TestOzone(FormatsContract, RealStoreContract):
-    @pytest.fixture
-    def site(self, ozone_site: Site) -> Site:
-        return ozone_site
