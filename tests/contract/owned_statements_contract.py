@@ -3,9 +3,9 @@
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -322,6 +322,32 @@ class OwnedStatementsContract:
         assert await desk.owned.mark_sent(claim)
         await desk.ask_to_cancel(claim.statement_id)
         assert not await desk.owned.retry(claim, line="again")
+
+    @pytest.mark.exports(30)
+    async def test_statement_that_reads_a_stored_result_is_given_back_until_it_publishes(self, desk: ClaimDesk) -> None:
+        claim = await desk.add(source_operation=uuid4(), target="here")
+        for _ in range(2):
+            assert await desk.owned.mark_sent(claim)
+            assert await desk.owned.mark_running(claim)
+            assert await desk.owned.give_back(claim, line="later")
+            seen = await desk.look(claim.statement_id)
+            assert (seen.state, seen.owner, seen.lines[-1]) == (StatementState.WAITING, None, "later")
+            assert not await desk.owned.give_back(claim, line="too late")
+            assert await desk.taken() == [claim.statement_id]
+            claim = replace(claim, fence=claim.fence + 1)
+        assert await desk.owned.begin_publishing(claim)
+        assert not await desk.owned.give_back(claim, line="published")
+
+    @pytest.mark.exports(30)
+    @pytest.mark.parametrize("is_canceled", [False, True])
+    async def test_statement_of_the_engine_or_with_requested_cancel_is_not_given_back(
+        self, desk: ClaimDesk, is_canceled: bool
+    ) -> None:
+        claim = await desk.add(source_operation=uuid4() if is_canceled else None)
+        assert await desk.owned.mark_sent(claim)
+        if is_canceled:
+            await desk.ask_to_cancel(claim.statement_id)
+        assert not await desk.owned.give_back(claim, line="later")
 
     async def test_statement_of_a_live_process_is_not_taken_over(self, desk: ClaimDesk) -> None:
         held = await desk.add(owner=OTHER)

@@ -261,6 +261,17 @@ class MemoryStatements:
         _write_lines(entry, len(entry.lines), [line])
         return self._answered("retry")
 
+    async def give_back(self, claim: Claim, *, line: str) -> bool:
+        entry = await self._mine("give_back", claim)
+        if entry is None or entry.segments or entry.cancel_requested or entry.assignment.source_operation is None:
+            return False
+        if (entry.assignment.destination or {}).get("is_published"):
+            return False
+        entry.assignment = replace(entry.assignment, sent=False)
+        entry.sent, entry.owner, entry.state = False, None, StatementState.WAITING
+        _write_lines(entry, len(entry.lines), [line])
+        return self._answered("give_back")
+
     async def may_publish(self, claim: Claim) -> bool:
         entry = await self._mine("may_publish", claim)
         return entry is not None and not entry.cancel_requested and self._answered("may_publish")
@@ -269,6 +280,9 @@ class MemoryStatements:
         entry = await self._mine("begin_publishing", claim)
         if entry is None or entry.cancel_requested:
             return False
+        entry.assignment = replace(
+            entry.assignment, destination={**(entry.assignment.destination or {}), "is_published": True}
+        )
         return self._answered("begin_publishing")
 
     async def mark_sent(self, claim: Claim) -> bool:

@@ -2,11 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from typing import TypeGuard, TypeVar, assert_never
+from typing import TypeGuard, assert_never
 from uuid import uuid4
 
 import structlog
@@ -50,6 +50,7 @@ from queryserver.statements.run_record import (
     Spool,
     StatementLog,
     storable_text,
+    with_pauses,
 )
 from queryserver.statements.scripts import ScriptRun
 from queryserver.statements.states import StatementState, Truncation, TruncationReason
@@ -101,6 +102,8 @@ class Execution:
     """Done once a stop has been requested."""
     _stop_message: str = field(default="", init=False)
     _stopping: StatementState | None = field(default=None, init=False)
+    _gives_back: bool = field(default=False, init=False)
+    """Whether the statement returns to the queue once it has stopped."""
     _session: EngineSession | None = field(default=None, init=False)
     _handle: OperationHandle | None = field(default=None, init=False)
     _polling: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
@@ -141,8 +144,18 @@ class Execution:
         """The script's next statement, which was recorded together with the end of this one."""
         return self._record.next_statement
 
-    def stop(self, message: str) -> None:
-        """Request cancellation. The statement becomes `canceled` once the engine has confirmed the cancellation."""
+    @property
+    def is_given_back(self) -> bool:
+        """Whether the statement has returned to the queue."""
+        return self._record.is_given_back
+
+    def stop(self, message: str, *, gives_back: bool = False) -> None:
+        """Request cancellation. The statement becomes `canceled` once the engine has confirmed the cancellation.
+
+        If `gives_back` is set, a statement that may run again from the start returns to the queue instead.
+        """
+        if self._stopping is None:
+            self._gives_back = gives_back and self.assignment.is_repeatable
         self._stop_message = self._stop_message or message
         self._stopping = self._stopping or StatementState.CANCELED
         if not self._stop.done():
@@ -169,7 +182,13 @@ class Execution:
         await self._record.take_back()
 
     async def give_up(self) -> None:
-        """Record the end without the engine's confirmation, because this process is stopping. Never raises."""
+        """Record the end without the engine's confirmation, because this process is stopping. Never raises.
+
+        A statement that was to return to the queue is left to the process that takes over, as after a crash.
+        """
+        if self._gives_back:
+            self.abandon()
+            return
         message = (
             "The server was stopped before the engine confirmed the end."
             " The statement may or may not have taken effect."
@@ -490,7 +509,8 @@ class Execution:
     async def _finish_or_fail(self, outcome: Outcome) -> None:
         """Record the outcome. If that fails, record a failure instead, so that the statement never stays `running`."""
         try:
-            await self._record.finish(outcome)
+            if not (self._gives_back and outcome.state is StatementState.CANCELED and await self._record.give_back()):
+                await self._record.finish(outcome)
         except (ClaimLost, DatabaseUnavailable):
             raise
         except Exception:  # last resort of a task, as in `_work`
@@ -564,31 +584,3 @@ def _known_truncation(session: EngineSession) -> TruncationReason | None:
 def _token(session: EngineSession, handle: OperationHandle) -> str | None:
     """Return the position from which another runner can resume, or None if the session does not support this."""
     return session.resume_token(handle) if isinstance(session, ResumableSession) else None
-
-
-Item = TypeVar("Item")
-
-
-async def with_pauses(items: AsyncIterator[Item], *, pause_s: float) -> AsyncGenerator[Item | None]:
-    """Yield the items, and None whenever no item arrives within `pause_s`. Closes `items` at the end."""
-    pending: asyncio.Future[Item] | None = None
-    try:
-        while True:
-            # The next item is fetched only on demand, so a caller that stops after an item does not interrupt a fetch.
-            pending = pending or asyncio.ensure_future(anext(items))
-            await asyncio.wait({pending}, timeout=pause_s)
-            if not pending.done():
-                yield None
-                continue
-            try:
-                item = pending.result()
-            except StopAsyncIteration:
-                return
-            pending = None
-            yield item
-    finally:
-        if pending is not None:
-            pending.cancel()
-            await asyncio.gather(pending, return_exceptions=True)
-        if isinstance(items, AsyncGenerator):
-            await items.aclose()

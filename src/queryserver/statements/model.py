@@ -483,6 +483,14 @@ class Assignment:
     lapses: int = 0
     """The same as `NewStatement.lapses`."""
 
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether the rows come from a stored result, so that the statement may run again until it has published them.
+
+        The record decides, because `destination` may be older.
+        """
+        return self.source_operation is not None and self.claim.operation_id is None
+
 
 def new_assignment(new: NewStatement, claim: Claim, *, history_id: int, ends_at: float) -> Assignment:
     """Create the assignment for a statement that this process has just recorded."""

@@ -146,6 +146,13 @@ class OwnedStatements:
         """
         return await self._update_counted(queries.RETRY, claim, lines=[line])
 
+    async def give_back(self, claim: Claim, *, line: str) -> bool:
+        """Return a statement that has stopped to the queue and log `line`. It will run again from the start.
+
+        Return False if it does not read a stored result, has rows, may have published them, or is to be canceled.
+        """
+        return await self._update_counted(queries.GIVE_BACK, claim, lines=[line])
+
     async def may_publish(self, claim: Claim) -> bool:
         """Return whether the rows of an export may become visible: the claim was not lost, and no cancel requested."""
         return await self._update(queries.PUBLISHING, claim, mark=dict[str, bool]())

@@ -380,6 +380,17 @@ with changed as (
 select count(*) from changed
 """)
 
+# A statement that reads a stored result may run again from the start, unless its rows may already be in a table.
+GIVE_BACK = NamedQuery.of(f"""
+with changed as (
+    update statements set state = 'waiting', sent_at = null, progress = 0, {STATEMENTS.released}
+    where {FENCED} and state in ('waiting', 'running') and rows = 0 and source_operation is not null
+        and cancel_requested_at is null and destination ->> 'is_published' is null
+    returning {_LOG_ID}
+), {_LOGGED.format(start="null", lines=":lines")}
+select count(*) from changed
+""")
+
 SENT = NamedQuery.of(f"""
 update statements set sent_at = coalesce(nullif(sent_at, recorded_at), now())
 where {FENCED} and state = 'waiting' and cancel_requested_at is null

@@ -4,7 +4,7 @@ import asyncio
 import re
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -41,6 +41,7 @@ _UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 _SECRET = re.compile(r"(?i)\b(password|passwd|secret|token|credential\w*)(\s*[=:]\s*)('[^']*'|\"[^\"]*\"|\S+)")
 
 _MAX_TEXT_CHARACTERS = 64 * 1024
+_GIVEN_BACK = "The server is being shut down. The stored result will be read again."
 _MAX_SENT_AHEAD_S = 1.0
 """An early record of the send is not used after this time (ADR 81)."""
 
@@ -168,6 +169,8 @@ class RunRecord:
     """Whether the end was recorded before the engine confirmed it."""
     is_settled: bool = field(default=False, init=False)
     """Whether the end was recorded, or recording it was left to another runner."""
+    is_given_back: bool = field(default=False, init=False)
+    """Whether the statement has returned to the queue."""
     _started_at: float = field(default_factory=time.monotonic, init=False)
     _running: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     # Writes are sequential. If one overtook another, an older checkpoint could overwrite a newer one.
@@ -226,6 +229,20 @@ class RunRecord:
             recorded, self._sent_ahead = self._sent_ahead, False
             if recorded and not self.is_settled:
                 await self._write(lambda: self.owned.take_back(self._claim))
+
+    async def give_back(self) -> bool:
+        """Return the statement to the queue, from which it runs again from the start.
+
+        Return False if it must not run again, and True also if the end was recorded. Raises ClaimLost.
+        """
+        async with self._writing:
+            if self.is_settled:
+                return True
+            given = await self._retried(lambda: self.owned.give_back(self._claim, line=_GIVEN_BACK))
+            self.is_settled = self.is_given_back = given
+        if given:
+            self.notify()
+        return given
 
     async def mark_running(self, progress: int, token: str | None) -> None:
         """Record that the engine has accepted the statement. Further calls have no effect."""
@@ -525,3 +542,28 @@ class Spool:
             raise errors.result_store_failed("The result could not be stored.") from error
         self._stored_bytes += segment.size_bytes
         await self.make_visible(segment, token)
+
+
+async def with_pauses(items: AsyncIterator[T], *, pause_s: float) -> AsyncGenerator[T | None]:
+    """Yield the items, and None whenever no item arrives within `pause_s`. Closes `items` at the end."""
+    pending: asyncio.Future[T] | None = None
+    try:
+        while True:
+            # The next item is fetched only on demand, so a caller that stops after an item does not interrupt a fetch.
+            pending = pending or asyncio.ensure_future(anext(items))
+            await asyncio.wait({pending}, timeout=pause_s)
+            if not pending.done():
+                yield None
+                continue
+            try:
+                item = pending.result()
+            except StopAsyncIteration:
+                return
+            pending = None
+            yield item
+    finally:
+        if pending is not None:
+            pending.cancel()
+            await asyncio.gather(pending, return_exceptions=True)
+        if isinstance(items, AsyncGenerator):
+            await items.aclose()

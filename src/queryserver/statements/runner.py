@@ -118,7 +118,10 @@ class RunnerShutdown:
         await _within(asyncio.gather(*hand_overs), max(end - time.monotonic(), _MIN_STEP_S))
 
     async def _stop_or_release(self, execution: Execution) -> None:
-        """Release an unsent statement to another process. Stop a statement that was sent or is being sent."""
+        """Release an unsent statement to another process. Stop a statement that was sent or is being sent.
+
+        A stopped statement that reads a stored result returns to the queue.
+        """
         if not execution.was_sent:
             try:
                 async with asyncio.timeout(STATEMENTS_STOPPED_WITHIN_S / 2):  # the database may be unavailable
@@ -132,7 +135,7 @@ class RunnerShutdown:
                     claim = execution.assignment.claim
                     self.broker.statement_waits(claim.statement_id, fence=claim.fence)
                 return
-        execution.stop("Canceled because the server was shut down.")
+        execution.stop("Canceled because the server was shut down.", gives_back=True)
 
     async def _give_up_all(self, within_s: float) -> None:
         """Record an end for the statements whose end no engine has confirmed, then cancel all tasks."""
@@ -384,6 +387,9 @@ class Runner:
         if execution.script is not None:
             name = f"after-{execution.assignment.claim.statement_id}"
             self.statements.add_task(self.claims.continue_script(execution), name)
+        if execution.is_given_back and self.broker is not None:
+            claim = execution.assignment.claim
+            self.broker.statement_waits(claim.statement_id, fence=claim.fence)
         self.queue.wake()
 
     @property

@@ -18,7 +18,6 @@ from queryserver.errors.statements import RowTooLarge
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.results.segments import Segment
 from queryserver.statements import run_record as spooling
-from queryserver.statements.execution import with_pauses
 from queryserver.statements.model import Assignment, Claim
 from queryserver.statements.run_record import (
     ResultLimits,
@@ -27,6 +26,7 @@ from queryserver.statements.run_record import (
     StatementLog,
     clean_log_line,
     storable_text,
+    with_pauses,
 )
 from queryserver.statements.states import TruncationReason
 
