@@ -341,7 +341,7 @@ INTERPRETERS: dict[str, Any] = {
 async def api(tmp_path: Path, database_dsn: str, engine_processes: EngineProcessList) -> AsyncIterator[Api]:
     (tmp_path / "databases").mkdir()
     (tmp_path / "databases" / "own.sqlite").touch()
-    tables = {"notebook": {"interpreters": INTERPRETERS}, "editor": {"cancel_wait_s": 30}}
+    tables = {"notebook": {"interpreters": INTERPRETERS}, "editor": {"cancel_wait_s": 30, "metadata_timeout_s": 120}}
     desktop = {"connector_policy": {"local_database_dir": str(tmp_path / "databases")}}
     async with open_api(storage_settings(tmp_path, database_dsn, tables=tables, desktop=desktop)) as api:
         yield api
