@@ -1,5 +1,6 @@
 """The contract of folders that appear with all their files at once, for each store (Contract exports 5)."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -133,6 +134,23 @@ class FolderWritesContract(StorageBasis):
         assert await names(storage, base) == []
         await storage.delete(base, recursive=False)  # succeeds only without hidden entries
         await storage.mkdir(base)
+
+    @pytest.mark.exports(14)
+    async def test_cancellation_while_the_store_completes_a_file_ends_the_folder(
+        self, file_system: FileSystem, storage: Storage, base: str, exports: ExportsOpener
+    ):
+        async def write() -> None:
+            async with exports().write_folder(f"{shown(file_system.scheme, base)}/out", "csv") as folder:
+                for number in range(3):
+                    async with folder.file(part_name(number, "csv")) as sink:
+                        await sink.send(b"x")
+                        if number == 1:
+                            asyncio.get_running_loop().call_soon(writing.cancel)
+
+        writing = asyncio.create_task(write())
+        with pytest.raises(asyncio.CancelledError):
+            await writing
+        assert await names(storage, base) == []
 
     @pytest.mark.exports(14)
     async def test_existing_folder_is_refused_and_kept(

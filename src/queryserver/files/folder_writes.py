@@ -151,14 +151,18 @@ class ExportFiles(CallerFiles):
             details.size_bytes = folder.size_bytes
 
     async def _complete(self, body: FileBody, task: "asyncio.Task[FileStatus]") -> None:
-        """Complete a file. Once all its bytes were sent, it is not interrupted, so that no file appears unnoticed."""
-        if not self._is_staging:
-            await self._require_claim()
+        """Complete a file. Once all its bytes were sent, it is not interrupted, so that no file appears unnoticed.
+
+        The files of a staged folder may be interrupted, because nobody sees them.
+        """
+        if self._is_staging:
+            await super()._complete(body, task)
+            return
+        await self._require_claim()
         await body.finish()
         self._require_running()
         await settled(task)
-        if not self._is_staging:
-            self._on_published()
+        self._on_published()
 
     async def _new_folder(self, requested: RequestedPath, extension: str) -> Location:
         """Check the path as for an upload (Contract storage 9.1), and that nothing exists there."""
