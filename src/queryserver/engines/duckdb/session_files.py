@@ -51,7 +51,7 @@ class SessionFileAccess:
 
         The statement's files stay claimed until all rows are read or the answer is closed.
         """
-        with self._changing:
+        with self._at_work, self._changing:  # not while another session ends the previous statement
             self._statement = self._systems.claims.begin(self._files, self._stop)
         try:
             with self._working():

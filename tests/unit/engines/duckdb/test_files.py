@@ -6,7 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,16 @@ import pyarrow.parquet as pq
 import pytest
 from tests.fakes.directory_files import DirectoryFiles, FileChannel
 
-from queryserver.engines.blocking_drivers import Interrupted
+from queryserver.engines.blocking_drivers import DriverAnswer, Interrupted
 from queryserver.engines.duckdb.connection import DuckdbConnection
 from queryserver.engines.duckdb.database import DuckdbDatabase
-from queryserver.engines.duckdb.file_claims import FileClaims
+from queryserver.engines.duckdb.file_claims import FileClaims, FileStatement, Stop
 from queryserver.engines.duckdb.limits import DuckdbLimits
+from queryserver.engines.duckdb.session_files import SessionFileAccess
 from queryserver.engines.process.calls import RemoteFiles
 from queryserver.engines.protocol import SessionOptions
 from queryserver.engines.storage_watch import StorageLimits
+from queryserver.errors.base import PermissionDenied
 from queryserver.errors.statements import EngineError
 
 ANA, BOB = 1, 2
@@ -650,3 +652,38 @@ def test_preexisting_macro_cannot_open_files_that_no_statement_names(tmp_path: P
         assert refusal(bob, "FROM hidden('s3a://ana.csv')").code == "permission_denied"
     reading.close()
     closed(setting)
+
+
+def test_end_of_a_stopped_statement_does_not_end_the_next_one(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another session stops a statement while its own session starts the next one."""
+    claims, begin, begun = setting.claims, setting.claims.begin, threading.Event()
+    statements = list[FileStatement]()
+
+    def begin_and_tell(files: RemoteFiles, stop: Stop) -> FileStatement:
+        statements.append(begin(files, stop))
+        begun.set()
+        return statements[-1]
+
+    class Nothing(DriverAnswer):
+        pass
+
+    class Rows(DriverAnswer):
+        columns = ()
+
+        def close(self) -> None:
+            begun.clear()
+            later.append(threads.submit(access.run, Nothing))
+            begun.wait(0.5)  # does not begin if it waits for the end of the first statement, as it must
+
+    monkeypatch.setattr(claims, "begin", begin_and_tell)
+    systems = setting.database.files
+    assert systems is not None
+    access = SessionFileAccess(systems, RemoteFiles(setting.channel, ANA), lambda: None)
+    later = list[Future[DriverAnswer]]()
+    with ThreadPoolExecutor(1) as threads:
+        access.run(Rows)
+        statements[0].fail(PermissionDenied("Bob may not read this."))
+        assert later[0].result().columns is None
+    assert [statement.has_ended for statement in statements] == [True, True]
