@@ -208,7 +208,8 @@ class Execution:
             if isinstance(error, ClaimLost) and self._stopping is None:
                 self.metrics.claims_lost.inc()
             self.owned.expire_soon(self.assignment.claim)
-            log.info("run abandoned", operation_id=str(self.assignment.claim.statement_id))
+            reason = "claim lost" if isinstance(error, ClaimLost) else "database unavailable"
+            log.info("run abandoned", operation_id=str(self.assignment.claim.statement_id), reason=reason)
 
     async def _run_supervised(self) -> Outcome:
         """Run the statement, and stop it on request or at its deadline. Return the outcome."""
