@@ -153,7 +153,7 @@ class ExportFiles(CallerFiles):
     async def _complete(self, body: FileBody, task: "asyncio.Task[FileStatus]") -> None:
         """Complete a file. Once all its bytes were sent, it is not interrupted, so that no file appears unnoticed.
 
-        The files of a staged folder may be interrupted, because nobody sees them.
+        The files of a staged folder may be interrupted, because they are hidden.
         """
         if self._is_staging:
             await super()._complete(body, task)

@@ -666,7 +666,7 @@ def test_end_of_a_stopped_statement_does_not_end_the_next_one(
         begun.set()
         return statements[-1]
 
-    class Nothing(DriverAnswer):
+    class NoResultSet(DriverAnswer):
         pass
 
     class Rows(DriverAnswer):
@@ -674,7 +674,7 @@ def test_end_of_a_stopped_statement_does_not_end_the_next_one(
 
         def close(self) -> None:
             begun.clear()
-            later.append(threads.submit(access.run, Nothing))
+            later.append(threads.submit(access.run, NoResultSet))
             begun.wait(0.5)  # does not begin if it waits for the end of the first statement, as it must
 
     monkeypatch.setattr(claims, "begin", begin_and_tell)
