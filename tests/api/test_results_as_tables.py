@@ -144,30 +144,35 @@ async def test_results_are_readable_within_a_transaction(ana: Caller) -> None:
     assert (await ana.run("duckdb", f"FROM {name}", session_id=session))["status"] == 1
 
 
-async def test_result_is_kept_while_a_statement_reads_it(ana: Caller) -> None:
+async def test_result_is_kept_while_a_statement_reads_it(small_api: ApiOpener) -> None:
     """The result is closed and expires while it is being read. All rows are still read, and its data is deleted
-    afterward.
+    afterward. The application is one of its own, because statements of the one that all tests share would be lost.
     """
-    database, retention = ana.api.database, ana.api.services.statements.retention
-    one = await operation_of(ana, ROWS)
-    slow = f"SELECT sum(a.n * b.n) FROM 'result://{one}' a, 'result://{one}' b, range(1000) WHERE a.n >= 0"
-    reading = (await ana.execute("duckdb", slow))["history_uuid"]
-    await ana.running(reading)
+    async with small_api() as api:
+        ana, database, retention = await api.user("ana"), api.database, api.services.statements.retention
+        one = await operation_of(ana, ROWS)
+        slow = f"SELECT sum(a.n * b.n) FROM 'result://{one}' a, 'result://{one}' b, range(1000) WHERE a.n >= 0"
+        reading = (await ana.execute("duckdb", slow))["history_uuid"]
+        await ana.running(reading)
 
-    async def is_read() -> bool:
-        return await database.value("select count(*) from result_reads where statement_id = $1", UUID(one)) == 1
+        async def reads() -> int:
+            return await database.value("select count(*) from result_reads where statement_id = $1", UUID(one))
 
-    await until(is_read)
-    await ana.on(one, "close_statement")
-    # The process itself knows that it is reading, even if its heartbeat is late.
-    await database.execute("update instances set alive_until = now() - interval '1 s'")
-    await retention.expire()
-    assert await database.value("select count(*) from doomed_results where statement_id = $1", UUID(one)) == 1
-    await ana.on(reading, "cancel_statement")
-    await ana.ended(reading)
-    assert await database.value("select count(*) from result_reads where statement_id = $1", UUID(one)) == 0
-    await retention.expire()
-    assert await database.value("select count(*) from doomed_results where statement_id = $1", UUID(one)) == 0
+        await until(reads)
+        await ana.on(one, "close_statement")
+        # The process itself knows that it is reading, even if its heartbeat is late.
+        await database.execute("update instances set alive_until = now() - interval '1 s'")
+        await retention.expire()
+        assert await database.value("select count(*) from doomed_results where statement_id = $1", UUID(one)) == 1
+        await ana.on(reading, "cancel_statement")
+        await ana.ended(reading)
+
+        async def is_over() -> bool:
+            return await reads() == 0
+
+        await until(is_over)
+        await retention.expire()
+        assert await database.value("select count(*) from doomed_results where statement_id = $1", UUID(one)) == 0
 
 
 async def test_explain_and_log_cover_truncated_results(small_api: ApiOpener) -> None:
