@@ -12,12 +12,14 @@ from tests.contract.engine_basis import NO_OPTIONS, STOP_S, USER
 from tests.contract.engine_driving import run
 
 from queryserver.engines.protocol import (
+    NO_CONTEXT,
     Catalog,
     CatalogEngine,
     Engine,
     EngineSession,
     OperationHandle,
     OperationStatus,
+    StatementContext,
     TableDescription,
 )
 from queryserver.formats.arrow import Column
@@ -127,9 +129,9 @@ class CountingSession:
         self._session = session
         self.statements: list[str] = []
 
-    async def submit(self, statement: str) -> OperationHandle:
+    async def submit(self, statement: str, context: StatementContext = NO_CONTEXT) -> OperationHandle:
         self.statements.append(statement)
-        return await self._session.submit(statement)
+        return await self._session.submit(statement, context)
 
     async def poll(self, handle: OperationHandle, *, wait_s: float = 0) -> OperationStatus:
         return await self._session.poll(handle, wait_s=wait_s)

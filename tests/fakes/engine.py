@@ -32,12 +32,14 @@ import pyarrow as pa
 
 from queryserver.engines.external_data import StatementFiles
 from queryserver.engines.protocol import (
+    NO_CONTEXT,
     EngineCapabilities,
     EngineSession,
     OperationHandle,
     OperationState,
     OperationStatus,
     SessionOptions,
+    StatementContext,
 )
 from queryserver.errors.base import QueryServerError, recreate_error
 from queryserver.errors.statements import (
@@ -102,9 +104,9 @@ class _Operation:
 class FakeEngine:
     """An engine that executes the script in each statement.
 
-    `executions`, `options`, `cancels` and `sessions_opened` record the calls that services make. A test makes the
-    engine unavailable by clearing `reachable`, and completes `work` statements by setting `finish`. Sessions may
-    request only the names in `databases`.
+    `executions`, `options`, `contexts`, `cancels` and `sessions_opened` record the calls that services make. A test
+    makes the engine unavailable by clearing `reachable`, and completes `work` statements by setting `finish`. Sessions
+    may request only the names in `databases`.
     """
 
     def __init__(self, *, capabilities: EngineCapabilities | None = None, dialect: str = "fake") -> None:
@@ -119,6 +121,7 @@ class FakeEngine:
         self.cancels = 0
         self.sessions_opened = 0
         self.options: list[SessionOptions] = []
+        self.contexts: list[StatementContext] = []
 
     @property
     def dialect(self) -> str:
@@ -175,8 +178,9 @@ class FakeSession:
         operation = self._operation
         return operation is not None and operation.work is not None and not operation.work.done()
 
-    async def submit(self, statement: str | BoundStatement) -> OperationHandle:
+    async def submit(self, statement: str | BoundStatement, context: StatementContext = NO_CONTEXT) -> OperationHandle:
         statement = sql_text(statement, lambda _, one: str(one.value))
+        self._engine.contexts.append(context)
         if self._operation is not None:
             await self.close(self._operation.handle)
         if self.is_lost:

@@ -23,6 +23,7 @@ import pyarrow as pa
 from tests.fakes.engine import FakeEngine, FakeSession
 
 from queryserver.engines.protocol import (
+    NO_CONTEXT,
     EngineCapabilities,
     EngineSession,
     LoadLedger,
@@ -30,6 +31,7 @@ from queryserver.engines.protocol import (
     OperationState,
     OperationStatus,
     SessionOptions,
+    StatementContext,
     TableLoad,
     TableLoader,
     TableName,
@@ -201,11 +203,11 @@ class TablesSession:
         self._answer: StoredTable | None = None
         self._count = 0
 
-    async def submit(self, statement: str) -> OperationHandle:
+    async def submit(self, statement: str, context: StatementContext = NO_CONTEXT) -> OperationHandle:
         found = _STATEMENT.fullmatch(statement)
         if found is None:
             self._answer = None
-            return await self._session.submit(statement)
+            return await self._session.submit(statement, context)
         self._answer = self._run(found[1], [json.loads(part) for part in _PART.findall(found[2])])
         self._count += 1
         self._handle = OperationHandle(f"fake-table-{self._count}")

@@ -280,7 +280,7 @@ class TestFloor:
         batch = pa.RecordBatch.from_pydict({"n": list(range(1000))})
         with ThreadPoolExecutor(1) as threads:
 
-            async def work(_statement: object, _report: JobReport) -> None:
+            async def work(_statement: object, _context: object, _report: JobReport) -> None:
                 require_room = partial(floor.require, Path("/"))
                 async with ScratchRows.opened(io.BytesIO, threads, require_room=require_room) as kept:
                     await kept.add(batch)

@@ -195,6 +195,8 @@ def caller_of(route: APIRoute) -> Caller | None:
 
 AnyUser = Annotated[User, caller()]
 QueryUser = Annotated[User, caller(Scope.QUERY)]
+ReadUser = Annotated[User, caller(Scope.QUERY_READ)]
+"""A user whose token may at least read metadata and results, and run statements that change nothing."""
 Admin = Annotated[User, caller(Scope.ADMIN, is_admin=True)]
 
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Ite
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from types import MappingProxyType
 
@@ -21,6 +22,7 @@ from queryserver.engines.protocol import Engine
 from queryserver.identity.model import User
 from queryserver.platform.metrics import NO_METRICS, Metrics
 from queryserver.platform.threads import background
+from queryserver.sql.statements import is_short, read_only_refusal
 
 log = structlog.get_logger(__name__)
 
@@ -336,6 +338,20 @@ class Connectors:
         Raises EngineUnavailable if the connector was deleted.
         """
         return self._engines.engine(self._current_version(connector))
+
+    async def read_only_refusal(self, connector: Connector, statement: str, *, read_only: bool) -> str | None:
+        """Return why the statement must not run, or None if it may.
+
+        `read_only` is set if the call or its token requires that the statement changes nothing. Statements on an engine
+        that does not refuse changes itself must then be known to read. On a connector with `read_only`, statements that
+        are known to change data are refused, too.
+        """
+        if not (read_only or connector.read_only):
+            return None
+        strict = read_only and not self.engine(connector).capabilities.enforces_read_only
+        rule = "The statement must only read" if read_only else "This connector is read-only"
+        refusal = partial(read_only_refusal, statement, connector.dialect, strict=strict, rule=rule)
+        return refusal() if is_short(statement) else await asyncio.to_thread(refusal)
 
     def using(self, connector: Connector) -> AbstractAsyncContextManager[Engine]:
         """Keep the current version's engine open while the context is open.

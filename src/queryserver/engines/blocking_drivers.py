@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from queryserver.engines.protocol import OperationState, OperationStatus, TableLoad, TableName
+from queryserver.engines.protocol import OperationState, OperationStatus, StatementContext, TableLoad, TableName
 from queryserver.engines.sessions import OperationSession
 from queryserver.errors.statements import EngineError, EngineUnavailable, OutcomeUnknown, StatementRejected
 from queryserver.formats.arrow import Column
@@ -361,7 +361,7 @@ class ThreadedSession(OperationSession[ThreadedOperation]):
         else:
             await self._threads.control(self._connection.close)
 
-    async def _start(self, statement: str | BoundStatement) -> ThreadedOperation:
+    async def _start(self, statement: str | BoundStatement, context: StatementContext) -> ThreadedOperation:  # noqa: ARG002 the engine has no use for it yet
         return ThreadedOperation(self._connection, self._threads, statement, user_id=self._user_id)
 
     def _token(self, operation: ThreadedOperation) -> str:  # noqa: ARG002 no other process continues it

@@ -194,6 +194,12 @@ class EngineCapabilities:
     """Statements may also write these files, unless the connector is read-only. Requires `reads_files`."""
     reads_results: bool = False
     """Statements may read stored results as tables; sessions receive `SessionOptions.results`."""
+    enforces_read_only: bool = False
+    """The engine itself refuses changes by a statement whose context is `read_only`."""
+    estimates_bytes: bool = False
+    """Sessions are `EstimatingSession`s that estimate `CostEstimate.scanned_bytes`."""
+    estimates_cost: bool = False
+    """Sessions are `EstimatingSession`s that estimate `CostEstimate.cost`."""
 
     @property
     def differs_by_user(self) -> bool:
@@ -224,6 +230,36 @@ class SessionOptions:
     """Unix time in seconds after which the session accepts no further statements."""
     files: StatementFiles | None = field(default=None, repr=False, compare=False)
     """The files that statements may reference; None unless the engine has `reads_files`."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatementContext:
+    """For whom, and how, an engine runs one statement. Engines show what they can of it in their own views."""
+
+    user: str = ""
+    """The caller's user name."""
+    operation_id: str = ""
+    """The id of the operation that clients use."""
+    connector: str = ""
+    """The connector's key."""
+    traceparent: str = ""
+    """The trace of the call in W3C form; empty if the caller sent none."""
+    read_only: bool = False
+    """Whether the engine must refuse changes by this statement, by its own means if it `enforces_read_only`."""
+
+
+NO_CONTEXT = StatementContext()
+"""The context of this service's own statements."""
+
+
+@dataclass(frozen=True, slots=True)
+class CostEstimate:
+    """What an engine expects a statement to read. Unknown values are None."""
+
+    scanned_bytes: int | None = None
+    cost: float | None = None
+    """The cost in the planner's own units."""
+    rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +300,8 @@ class OperationStatus:
     progress: int | None = None
     modified_rows: int | None = None
     error: EngineError | None = None
+    scanned_bytes: int | None = None
+    """The bytes that the statement has read so far, as the engine reports them; None if it does not."""
 
 
 class EngineSession(Protocol):
@@ -273,10 +311,11 @@ class EngineSession(Protocol):
     while another task waits in `poll` or reads `batches`.
     """
 
-    async def submit(self, statement: str | BoundStatement) -> OperationHandle:
+    async def submit(self, statement: str | BoundStatement, context: StatementContext = NO_CONTEXT) -> OperationHandle:
         """Start a statement and return without waiting for it to complete.
 
-        A `BoundStatement` carries parameters, of the kinds that `capabilities.parameters` permits. Raises
+        A `BoundStatement` carries parameters, of the kinds that `capabilities.parameters` permits. If the context is
+        `read_only`, an engine that `enforces_read_only` refuses changes, whatever earlier statements have set. Raises
         StatementRejected if the engine refuses the statement, EngineUnavailable if the statement was never sent, and
         OutcomeUnknown if it may have been sent. A failure that the engine reports as a missing privilege is raised as
         StatementDenied.
@@ -397,6 +436,19 @@ class RowsSession(Protocol):
 
     @property
     def takes_rows(self) -> bool: ...
+
+
+@runtime_checkable
+class EstimatingSession(Protocol):
+    """An EngineSession that can estimate what a statement would read, without running it."""
+
+    async def estimate(self, statement: str | BoundStatement) -> CostEstimate | None:
+        """Return the estimate, or None if the engine cannot estimate this statement.
+
+        Leaves the session unchanged. Called only while no statement runs in the session. The caller limits the time.
+        Raises EngineError.
+        """
+        ...
 
 
 class Catalog(Protocol):

@@ -292,7 +292,7 @@ class OperationSession(ABC, Generic[OperationT]):
         self._left = False
 
     @abstractmethod
-    async def _start(self, statement: str | BoundStatement) -> OperationT:
+    async def _start(self, statement: str | BoundStatement, context: protocol.StatementContext) -> OperationT:
         """Start the statement. Raises the same errors as `submit`."""
         ...
 
@@ -304,11 +304,13 @@ class OperationSession(ABC, Generic[OperationT]):
     @abstractmethod
     def _is_connected(self) -> bool: ...
 
-    async def submit(self, statement: str | BoundStatement) -> protocol.OperationHandle:
+    async def submit(
+        self, statement: str | BoundStatement, context: protocol.StatementContext = protocol.NO_CONTEXT
+    ) -> protocol.OperationHandle:
         await self._close_operation()
         if not await self.is_alive():
             raise errors.SessionLost(self.gone)
-        return self.follow(await self._start(statement))
+        return self.follow(await self._start(statement, context))
 
     def follow(self, operation: OperationT) -> protocol.OperationHandle:
         """Make `operation` the session's current statement and return its handle."""
@@ -354,7 +356,7 @@ class StreamedSession(OperationSession[StreamedOperation]):
 
     def __init__(
         self,
-        new_statement: Callable[[str | BoundStatement], DriverStatement],
+        new_statement: Callable[[str | BoundStatement, protocol.StatementContext], DriverStatement],
         *,
         is_connected: Callable[[], bool],
         executor: Executor,
@@ -378,8 +380,8 @@ class StreamedSession(OperationSession[StreamedOperation]):
         self._left = True
         await self._close_operation()
 
-    async def _start(self, statement: str | BoundStatement) -> StreamedOperation:
-        return StreamedOperation(self._new_source(statement), self._executor)
+    async def _start(self, statement: str | BoundStatement, context: protocol.StatementContext) -> StreamedOperation:
+        return StreamedOperation(self._new_source(statement, context), self._executor)
 
     def _token(self, operation: StreamedOperation) -> str:  # noqa: ARG002 no other process continues it
         return str(next(self._count))
@@ -444,7 +446,7 @@ class PooledSessions(Generic[ConnectionT]):
     async def session(
         self,
         login: DatabaseLogin,
-        new_statement: Callable[[ConnectionT, str | BoundStatement], DriverStatement],
+        new_statement: Callable[[ConnectionT, str | BoundStatement, protocol.StatementContext], DriverStatement],
         prepare: Callable[[ConnectionT], Awaitable[None]],
     ) -> AsyncGenerator[StreamedSession]:
         """Open a session on a clean connection initialized by `prepare`.

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from queryserver import errors
-from queryserver.engines.protocol import EngineSession, OperationHandle, OperationState
+from queryserver.engines.protocol import EngineSession, OperationHandle, OperationState, StatementContext
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.files import InsufficientStorage
 from queryserver.errors.statements import (
@@ -55,6 +55,7 @@ class Exports:
         user: User,
         source: EngineSession,
         statement: str | BoundStatement,
+        context: StatementContext,
         report: JobReport,
     ) -> None:
         opener = self.sinks.get((assignment.destination or {}).get("kind", ""))
@@ -64,7 +65,7 @@ class Exports:
         _require_whole(assignment, source)
         # Opened first: a destination that cannot be written is refused before the statement is sent.
         async with _outcomes(), opener(assignment, user) as sink:
-            handle = await source.submit(statement)
+            handle = await source.submit(statement, context)
             try:
                 logs = _SourceLogs(source, handle, report)
                 await _wait_for_rows(source, handle, logs, report)

@@ -57,11 +57,13 @@ def preferences_of(stored: Mapping[str, Any]) -> Preferences:
 
 
 class Scope(StrEnum):
-    """A group of calls that an API token permits. operations.yaml names the scope of each call; no scope implies
-    another.
+    """A group of calls that an API token permits. operations.yaml names the scope of each call. `query` includes
+    `query:read`; no other scope implies another.
     """
 
     QUERY = "query"
+    QUERY_READ = "query:read"
+    """Reads metadata and results, and runs statements that change nothing."""
     FILES_READ = "files:read"
     FILES_WRITE = "files:write"
     IMPORT = "import"
@@ -142,7 +144,9 @@ class User:
 
     def has_scope(self, scope: Scope) -> bool:
         """Return whether the call's token has the scope. Tokens other than API tokens have all scopes."""
-        return self.api_token is None or scope in self.api_token.scopes
+        if self.api_token is None or scope in self.api_token.scopes:
+            return True
+        return scope is Scope.QUERY_READ and Scope.QUERY in self.api_token.scopes
 
     def narrowed(self, token: ApiTokenLimits) -> Self:
         """Return the user with the rights restricted by the API token.

@@ -109,6 +109,7 @@ class Imports:
         engine: protocol.Engine,
         options: protocol.SessionOptions,
         _statement: str | BoundStatement,  # only describes the import
+        _context: protocol.StatementContext,
         report: JobReport,
     ) -> None:
         plan = read_plan(assignment.import_plan or {})

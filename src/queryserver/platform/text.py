@@ -20,6 +20,8 @@ _SAFE_DEPTH = 100  # far below the interpreter's recursion limit
 MAX_VALUES = 1_000_000
 _MAX_DIGITS = 4300  # the default limit of int()
 
+_TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+
 _HEX = "[0-9A-Fa-f]"
 # Surrogates are allowed only in pairs, and U+0000 is not allowed.
 _UNICODE_ESCAPE = (
@@ -249,3 +251,8 @@ def natural_key(name: str) -> tuple[tuple[str | tuple[int, str], ...], str]:
     parts = _DIGITS.split(name.casefold())
     # Text is at even indexes and numbers are at odd indexes, so only values of the same type are compared.
     return tuple((int(part), part) if place % 2 else part for place, part in enumerate(parts)), name
+
+
+def read_traceparent(text: str | None) -> str | None:
+    """Return a header `traceparent` of version 00 (W3C Trace Context), or None if it is absent or invalid."""
+    return text if text is not None and _TRACEPARENT.fullmatch(text) else None

@@ -52,14 +52,26 @@ def changes_data(text: str, dialect: str) -> bool:
     return keyword in _SEARCHED_KEYWORDS and (len(text) > _MAX_SEARCHED_CHARACTERS or _mentions(text, _CHANGING_WORD))
 
 
-def read_only_refusal(text: str, dialect: str) -> str | None:
-    """Return why a read-only connector refuses the statement, or None if it may run."""
-    if not changes_data(text, dialect):
-        return None
+def read_only_refusal(
+    text: str, dialect: str, *, strict: bool = False, rule: str = "This connector is read-only"
+) -> str | None:
+    """Return why a statement that must only read is refused, or None if it may run. `rule` begins the sentence.
+
+    If `strict` is set, the engine itself does not refuse changes, so the statement must be known to read.
+    """
     keyword = first_keyword(text, dialect)
-    if keyword == UNKNOWN or (keyword in _SEARCHED_KEYWORDS and len(text) > _MAX_SEARCHED_CHARACTERS):
-        return "This connector is read-only, and the statement is too long to verify that it does not change data."
-    return "This connector is read-only."
+    limit = MAX_TOKENIZED_CHARACTERS if strict else _MAX_SEARCHED_CHARACTERS
+    is_too_long = len(text) > limit and (strict or keyword in _SEARCHED_KEYWORDS)
+    if is_too_long or keyword == UNKNOWN:
+        return f"{rule}, and the statement is too long to verify that it does not change data."
+    if changes_data(text, dialect):
+        return f"{rule}."
+    if strict and not only_reads(text, dialect):
+        return (
+            f"{rule}, and this engine does not refuse changes itself, so only single queries without words of changes"
+            " may run. Quote column names such as comment or set. Functions with quoted names are not accepted."
+        )
+    return None
 
 
 _OBJECT_PRESERVING_KEYWORDS = _READ_KEYWORDS | {

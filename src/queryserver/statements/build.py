@@ -334,6 +334,7 @@ class StatementBuilder:
     def _recorder(self) -> StatementRecorder:
         desktop = self.settings.desktop
         return StatementRecorder(
+            connectors=self.connectors,
             records=self.stored.records,
             owned=self._owned,
             dispatcher=self._dispatcher,

@@ -12,7 +12,7 @@ from queryserver.errors.base import DatabaseUnavailable
 from queryserver.identity.users import UserDirectory
 from queryserver.platform.metrics import Metrics
 from queryserver.platform.settings.editor import EditorSettings
-from queryserver.sql.statements import only_reads, read_only_refusal
+from queryserver.sql.statements import only_reads
 from queryserver.statements.execution import Execution
 from queryserver.statements.model import Assignment, ClaimScope, Outcome
 from queryserver.statements.open_sessions import OpenSessions
@@ -105,8 +105,10 @@ class StatementClaims:
             outcome = _OUTCOME_UNKNOWN if user is None or assignment.resumption is None else None
         elif user is None:
             refusal = "The user is no longer active."
-        elif connector and connector.read_only and assignment.source_operation is None:
-            refusal = read_only_refusal(assignment.statement, assignment.dialect)
+        elif connector is not None and assignment.source_operation is None:
+            refusal = await self.connectors.read_only_refusal(
+                connector, assignment.statement, read_only=assignment.read_only
+            )
         if refusal is not None:
             outcome = Outcome(StatementState.FAILED, error_code="rejected", message=refusal)
         if outcome is not None:

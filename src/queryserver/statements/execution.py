@@ -19,6 +19,7 @@ from queryserver.engines.protocol import (
     OperationStatus,
     ResumableSession,
     RowsSession,
+    StatementContext,
 )
 from queryserver.errors.base import DatabaseUnavailable, QueryServerError, TooManyRequests
 from queryserver.errors.files import InsufficientStorage
@@ -91,6 +92,7 @@ class Execution:
     settings: EditorSettings
     open_session: Callable[[Assignment], AbstractAsyncContextManager[EngineSession]]
     reattach: Callable[[Assignment], AbstractAsyncContextManager[AttachedOperation]]
+    context: StatementContext
     notify: Callable[[], None]
     before_end: Callable[[], Awaitable[None]] | None = None
     metrics: Metrics = NO_METRICS
@@ -318,7 +320,7 @@ class Execution:
                 return self._stopped()
             if self._bound is not None and self._bound.rows and not takes_rows(session):
                 return await self._run_for_each_row(session, self._bound)
-            handle = await session.submit(self._bound or self.assignment.statement)
+            handle = await session.submit(self._bound or self.assignment.statement, self.context)
             self._accepted = True
             async with self._operation(session, handle):
                 return await self._follow(session, handle)
@@ -328,7 +330,7 @@ class Execution:
         modified: int | None = None
         for number, row in enumerate(statement.rows):
             statement.row = number
-            handle = await session.submit(row)
+            handle = await session.submit(row, self.context)
             self._accepted = True
             # No token is stored. Another runner could only resume the current row, and the remaining rows would be
             # lost.

@@ -26,6 +26,7 @@ _INSERTED_FIELDS = (
     "in_named_session", "keeps_session", "needs_session", "parent_uuid", "has_result_set", "owner", "priority",
     "notify", "import_plan", "source_operation", "destination", "sealed_parameters", "parameter_count",
     "operation_id", "is_script", "runs_all", "reuse_key",
+    "read_only", "traceparent", "max_estimated_bytes",
 )  # fmt: skip
 _INSERTED_HANDLE_FIELDS = (
     "statement", "statement_index", "statements_count", "statement_hash", "guid", "secret", "session_id", "session_guid"

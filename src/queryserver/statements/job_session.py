@@ -12,7 +12,7 @@ from typing import TypeAlias
 import pyarrow as pa
 import structlog
 
-from queryserver.engines.protocol import OperationHandle, OperationState, OperationStatus
+from queryserver.engines.protocol import NO_CONTEXT, OperationHandle, OperationState, OperationStatus, StatementContext
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.files import InsufficientStorage
 from queryserver.errors.statements import EngineError, disk_below_floor, rejected_by_rule
@@ -38,7 +38,7 @@ class JobReport:
     """The row that becomes the statement's result. The job has succeeded once it is set, even if it is canceled."""
 
 
-Job: TypeAlias = Callable[[str | BoundStatement, JobReport], Awaitable[None]]
+Job: TypeAlias = Callable[[str | BoundStatement, StatementContext, JobReport], Awaitable[None]]
 """Works until it has set `JobReport.summary`. The statement is the submitted one, for jobs that run it. Raises
 QueryServerError.
 """
@@ -66,8 +66,8 @@ class JobSession:
         finally:
             await session.end()
 
-    async def submit(self, statement: str | BoundStatement) -> OperationHandle:
-        self._task = asyncio.create_task(self._run(statement), name="job")
+    async def submit(self, statement: str | BoundStatement, context: StatementContext = NO_CONTEXT) -> OperationHandle:
+        self._task = asyncio.create_task(self._run(statement, context), name="job")
         return OperationHandle("job")
 
     async def poll(self, handle: OperationHandle, *, wait_s: float = 0) -> OperationStatus:
@@ -141,9 +141,9 @@ class JobSession:
             self._task.cancel()
         return self._task
 
-    async def _run(self, statement: str | BoundStatement) -> None:
+    async def _run(self, statement: str | BoundStatement, context: StatementContext) -> None:
         try:
-            await self._work(statement, self._report)
+            await self._work(statement, context, self._report)
         except QueryServerError:
             raise
         except Exception as error:  # last resort of a task

@@ -192,6 +192,8 @@ class StatementRecord:
     sealed_parameters: bytes | None = field(default=None, repr=False)
     """The parameter values of the whole script, encrypted by `ParameterSealer`."""
     parameter_count: int = 0
+    read_only: bool = False
+    max_estimated_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +278,12 @@ class NewStatement:
     """Digest of what determines the rows (`ResultReuse.key`), or None if the result cannot answer other statements."""
     reused: ReusedResult | None = None
     """Set if the rows come from the stored result of `source_operation`, and the engine need not be asked."""
+    read_only: bool = False
+    """Whether the statement must not change anything, as the call or its token requires (Contract editor 4.9)."""
+    traceparent: str | None = None
+    """The caller's trace in W3C form."""
+    max_estimated_bytes: int | None = None
+    """The most bytes that the engine may expect the statement to read; None if the call sets no limit."""
 
 
 def opaque_token() -> str:
@@ -482,6 +490,14 @@ class Assignment:
     """Whether this process has recorded the statement as sent, but has not sent it yet (ADR 81)."""
     lapses: int = 0
     """The same as `NewStatement.lapses`."""
+    read_only: bool = False
+    traceparent: str | None = None
+    max_estimated_bytes: int | None = None
+
+    @property
+    def client_operation_id(self) -> UUID:
+        """The operation id that clients use. For a statement of a script, this is the script's operation."""
+        return self.claim.operation_id or self.claim.statement_id
 
     @property
     def is_repeatable(self) -> bool:
@@ -523,6 +539,9 @@ def new_assignment(new: NewStatement, claim: Claim, *, history_id: int, ends_at:
         needs_session=new.needs_session,
         sent_ahead=new.sent_ahead,
         lapses=new.lapses,
+        read_only=new.read_only,
+        traceparent=new.traceparent,
+        max_estimated_bytes=new.max_estimated_bytes,
     )
 
 

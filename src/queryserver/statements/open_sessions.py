@@ -421,7 +421,7 @@ class SessionOpener:
                 await stack.enter_async_context(self.slots.slot(connector.key, user.id))
                 engine = await stack.enter_async_context(self.connectors.using(connector))
                 acting = external_data.acting(
-                    user, operation_id=_operation_id(assignment), statement_id=assignment.claim.statement_id
+                    user, operation_id=str(assignment.client_operation_id), statement_id=assignment.claim.statement_id
                 )
                 await stack.enter_async_context(acting)
                 yield await stack.enter_async_context(engine.session(user, external_data.add_to(options)))
@@ -429,7 +429,10 @@ class SessionOpener:
             if not (open_session.is_named or assignment.keeps_session):
                 stack.push_async_callback(self.sessions.drop, open_session.id)
             turn = self.sessions.turn(
-                open_session, user, operation_id=_operation_id(assignment), statement_id=assignment.claim.statement_id
+                open_session,
+                user,
+                operation_id=str(assignment.client_operation_id),
+                statement_id=assignment.claim.statement_id,
             )
             session = await stack.enter_async_context(turn)
             if (script := assignment.claim.operation_id) is not None:
@@ -559,8 +562,3 @@ class SessionOpener:
         return await self.credentials.options(
             user, connector, database=assignment.database, settings=assignment.settings, token=assignment.token
         )
-
-
-def _operation_id(assignment: Assignment) -> str:
-    """Return the operation id that clients use. For a statement of a script, this is the script's operation."""
-    return str(assignment.claim.operation_id or assignment.claim.statement_id)

@@ -28,7 +28,7 @@ _HANDLE_FIELDS = (
 _RECORD_FIELDS = (
     "script_id", "database", "settings", "row_limit", "timeout_s", "in_named_session", "in_history", "parent_uuid",
     "size_bytes", "canceled_by", "text_is_cut", "sealed_parameters",
-    "parameter_count",
+    "parameter_count", "read_only", "max_estimated_bytes",
 )  # fmt: skip
 _PART_FIELDS = (
     "id", "statement_index", "has_result_set", "rows", "modified_row_count", "message", "error_sqlstate"
@@ -202,7 +202,8 @@ FENCED = "id = :id and owner = :owner and fence = :fence"
 ASSIGNMENT_FIELDS = (
     "user_id", "connector", "dialect", "statement", "database", "settings", "session_id", "in_named_session",
     "keeps_session", "row_limit", "history_id", "import_plan", "source_operation", "reused_from", "destination",
-    "session_guid", "statement_index", "statements_count", "needs_session", "rows", "was_retried", "log_lines",
+    "session_guid", "statement_index", "statements_count", "needs_session", "rows", "was_retried",
+    "read_only", "traceparent", "max_estimated_bytes", "log_lines",
 )  # fmt: skip
 ASSIGNMENT = f"""{", ".join(ASSIGNMENT_FIELDS[:-1])}, id, owner, fence, sent_at, engine_handle, cancel_requested_at,
     sealed_token, token_expires_at, api_token, sealed_parameters, size_bytes, limit_source, operation_id,

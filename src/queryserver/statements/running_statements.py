@@ -18,6 +18,7 @@ import structlog
 
 from queryserver.connectors.model import Connector
 from queryserver.connectors.registry import Connectors
+from queryserver.engines.protocol import StatementContext
 from queryserver.errors.base import DatabaseUnavailable, stopping
 from queryserver.identity.model import User
 from queryserver.platform.database import Database
@@ -349,6 +350,7 @@ class RunningStatements:
             settings=self.editor,
             open_session=partial(self.opener.session, user=user),
             reattach=partial(self.opener.reattach, user=user),
+            context=self._context(assignment, user),
             notify=partial(self.notify, claim),
             before_end=self.before_end(assignment),
             metrics=self.metrics,
@@ -358,6 +360,16 @@ class RunningStatements:
         self._executions[claim.statement_id] = execution
         task = self.add_task(execution.run(), f"statement-{claim.statement_id}")
         task.add_done_callback(lambda _: self._remove(execution))
+
+    def _context(self, assignment: Assignment, user: User) -> StatementContext:
+        connector = self.connectors.known(assignment.connector)
+        return StatementContext(
+            user=user.username,
+            operation_id=str(assignment.client_operation_id),
+            connector=assignment.connector,
+            traceparent=assignment.traceparent or "",
+            read_only=assignment.read_only or (connector is not None and connector.read_only),
+        )
 
     async def _leave(self, assignment: Assignment) -> None:
         """Release a statement that was not sent to another process."""

@@ -145,6 +145,9 @@ class ScriptRun:
             parameter_count=count,
             operation_id=previous.claim.operation_id,
             needs_session=True,
+            read_only=previous.read_only,
+            traceparent=previous.traceparent,
+            max_estimated_bytes=previous.max_estimated_bytes,
         )
 
 

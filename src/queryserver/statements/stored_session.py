@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from queryserver import errors
-from queryserver.engines.protocol import OperationHandle, OperationState, OperationStatus
+from queryserver.engines.protocol import NO_CONTEXT, OperationHandle, OperationState, OperationStatus, StatementContext
 from queryserver.errors.statements import EngineError
 from queryserver.formats.arrow import Column
 from queryserver.sql.markers import BoundStatement
@@ -24,9 +24,9 @@ class StoredSession:
     """The limit that truncated the stored result, if any."""
     _is_canceled: bool = field(default=False, init=False)
 
-    async def submit(self, statement: str | BoundStatement) -> OperationHandle:
+    async def submit(self, statement: str | BoundStatement, context: StatementContext = NO_CONTEXT) -> OperationHandle:
         """Begin to read the rows. `statement` is ignored, because its rows are known."""
-        del statement
+        del statement, context
         return OperationHandle("stored")
 
     async def poll(self, handle: OperationHandle, *, wait_s: float = 0) -> OperationStatus:

@@ -10,19 +10,12 @@ from uuid import UUID, uuid4
 from queryserver import errors
 from queryserver.connectors.model import Connector
 from queryserver.connectors.registry import Connectors
-from queryserver.identity.model import SealedToken, User
+from queryserver.identity.model import Scope, SealedToken, User
 from queryserver.platform.logs import AUDIT
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.sql.markers import StatementParameters
 from queryserver.sql.parameters import Parameters
-from queryserver.sql.statements import (
-    Choice,
-    PreviousStatement,
-    StatementChooser,
-    is_short,
-    only_reads,
-    read_only_refusal,
-)
+from queryserver.sql.statements import Choice, PreviousStatement, StatementChooser, is_short, only_reads
 from queryserver.statements import model
 from queryserver.statements.model import Claim, NewStatement, Outcome, RecordedStatement
 from queryserver.statements.owned_statements import OwnedStatements
@@ -81,6 +74,12 @@ class Submission:
     """URL that receives a signed request when the statement ends. Must be checked by the caller of `submit`."""
     destination: Mapping[str, Any] | None = None
     """Where the rows go instead of into the statement's result (`exports/model.py`)."""
+    read_only: bool | None = None
+    """Whether the statement must not change anything. None: as the continued operation, otherwise False."""
+    traceparent: str | None = None
+    """The caller's trace in W3C form."""
+    max_estimated_bytes: int | None = None
+    """The most bytes that the engine may expect the statement to read; None: as the continued operation, if any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +134,18 @@ class _Request:
         is_own = self.inherited.status.limit_source not in {LimitSource.DEFAULT, LimitSource.MAXIMUM}
         return self.inherited.row_limit if is_own else None
 
+    @property
+    def read_only(self) -> bool:
+        """Whether the statement must not change anything. A token that may only read decides for its calls."""
+        inherited = self.inherited is not None and self.inherited.read_only
+        return not self.user.has_scope(Scope.QUERY) or (
+            inherited if self.fields.read_only is None else self.fields.read_only
+        )
+
+    @property
+    def max_estimated_bytes(self) -> int | None:
+        return self.fields.max_estimated_bytes or (self.inherited.max_estimated_bytes if self.inherited else None)
+
     def idempotency_key(self) -> model.IdempotencyKey | None:
         """Return the key with the values that identify a request (Contract editor 4.4)."""
         fields, previous = self.fields, self.fields.previous
@@ -154,6 +165,8 @@ class _Request:
             *(["run_all"] if fields.run_all else []),
             *([fields.destination] if fields.destination else []),
             *([f"max_age_s {fields.max_age_s}"] if fields.max_age_s else []),
+            *([f"read_only {fields.read_only}"] if fields.read_only is not None else []),
+            *([f"max_estimated_bytes {fields.max_estimated_bytes}"] if fields.max_estimated_bytes else []),
         )
 
 
@@ -164,6 +177,7 @@ class StatementRecorder:
     records: StatementRecords
     owned: OwnedStatements
     dispatcher: StatementDispatcher
+    connectors: Connectors
     ends_are_mailed: bool = False
     """Whether owners receive email about long-running statements (Contract platform 10.5)."""
 
@@ -182,7 +196,7 @@ class StatementRecorder:
         first_statement: NewStatement | None = None,
         may_commit_early: bool = False,
     ) -> RecordedStatement:
-        """Record and start a statement, or record it as rejected if it changes data on a read-only connector.
+        """Record and start a statement, or record it as rejected if it must only read but may change something.
 
         `audited_as` is the operation name in the audit log. If `is_bound` is set, only the process that holds the
         statement's session or data can run it. If `new` is the operation of a script, `first_statement` is the
@@ -190,8 +204,10 @@ class StatementRecorder:
         """
         first = first_statement or new
         refusal = None
-        if connector.read_only and first.source_operation is None:
-            refusal = read_only_refusal(first.handle.statement, connector.dialect)
+        if first.source_operation is None:
+            refusal = await self.connectors.read_only_refusal(
+                connector, first.handle.statement, read_only=first.read_only
+            )
         if refusal is not None and first.owner is None and not is_bound:
             first = replace(first, owner=self.dispatcher.owner)  # rejecting it needs no worker
         if refusal is None and first_statement is None:
@@ -477,6 +493,9 @@ class Submissions:
             in_named_session=session.is_named,
             keeps_session=session.is_shared or (choice.index < choice.count - 1 and not session.is_named),
             parent_uuid=fields.parent_uuid,
+            read_only=request.read_only,
+            traceparent=fields.traceparent,
+            max_estimated_bytes=request.max_estimated_bytes,
             owner=None,
             limits=self.limits,
             idempotency=None,

@@ -249,7 +249,7 @@ DONE = ImportResult(3, 2, 1, "t").summary
 
 
 async def test_import_result_is_one_row() -> None:
-    async def work(_statement: object, report: JobReport) -> None:
+    async def work(_statement: object, _context: object, report: JobReport) -> None:
         report.lines.append("Read 3 rows.")
         report.summary = DONE
 
@@ -275,7 +275,7 @@ async def test_import_result_is_one_row() -> None:
     ],
 )
 async def test_import_error_is_an_outcome(error: Exception, code: str) -> None:
-    async def work(_statement: object, report: JobReport) -> None:
+    async def work(_statement: object, _context: object, report: JobReport) -> None:
         raise error
 
     async with JobSession.opened(SUMMARY_COLUMNS, work) as session:
@@ -289,7 +289,7 @@ async def test_import_error_is_an_outcome(error: Exception, code: str) -> None:
 async def test_cancel_waits_for_cleanup_and_a_second_cancel_does_not_disturb_it() -> None:
     begun, cleaned = asyncio.Event(), asyncio.Event()
 
-    async def work(_statement: object, report: JobReport) -> None:
+    async def work(_statement: object, _context: object, report: JobReport) -> None:
         try:
             begun.set()
             await asyncio.Event().wait()
@@ -310,7 +310,7 @@ async def test_cancel_waits_for_cleanup_and_a_second_cancel_does_not_disturb_it(
 async def test_leaving_the_session_waits_for_cleanup_even_when_canceled() -> None:
     begun, cleaned = asyncio.Event(), asyncio.Event()
 
-    async def work(_statement: object, report: JobReport) -> None:
+    async def work(_statement: object, _context: object, report: JobReport) -> None:
         try:
             begun.set()
             await asyncio.Event().wait()
@@ -338,7 +338,7 @@ async def test_leaving_the_session_waits_for_cleanup_even_when_canceled() -> Non
 async def test_cancel_after_the_table_is_published_keeps_the_result() -> None:
     published = asyncio.Event()
 
-    async def work(_statement: object, report: JobReport) -> None:
+    async def work(_statement: object, _context: object, report: JobReport) -> None:
         report.summary = DONE
         published.set()
         await asyncio.Event().wait()

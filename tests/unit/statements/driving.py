@@ -14,7 +14,7 @@ from tests.fakes.statements import OWNER, Entry, MemorySessions, MemoryStatement
 
 from queryserver.connectors.model import Connector, ConnectorLimits
 from queryserver.connectors.registry import Connectors
-from queryserver.engines.protocol import EngineSession, OperationHandle, SessionOptions
+from queryserver.engines.protocol import NO_CONTEXT, EngineSession, OperationHandle, SessionOptions
 from queryserver.identity.model import User
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.statements.execution import AttachedOperation, Execution
@@ -65,6 +65,7 @@ class Run:
             settings=self.settings,
             open_session=session,
             reattach=reattach,
+            context=NO_CONTEXT,
             notify=lambda: None,
             before_end=self.before_end,
         )

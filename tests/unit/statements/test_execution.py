@@ -13,7 +13,15 @@ from tests.fakes.engine import FakeEngine, FakeSession
 from tests.fakes.resumable import ResumableFakeEngine
 from tests.unit.statements.driving import PausingEngine, Run, state_of, until
 
-from queryserver.engines.protocol import EngineSession, OperationHandle, OperationState, OperationStatus, SessionOptions
+from queryserver.engines.protocol import (
+    NO_CONTEXT,
+    EngineSession,
+    OperationHandle,
+    OperationState,
+    OperationStatus,
+    SessionOptions,
+    StatementContext,
+)
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.files import StorageError
 from queryserver.errors.statements import EngineUnavailable, LineColumn, SessionLost, StatementRejected
@@ -57,11 +65,11 @@ class _OddSession(FakeSession):
         super().__init__(engine)
         self._odd = engine
 
-    async def submit(self, statement: str) -> OperationHandle:
+    async def submit(self, statement: str, context: StatementContext = NO_CONTEXT) -> OperationHandle:
         if self._odd.refuse is not None and self._odd.times > 0:
             self._odd.times -= 1
             raise self._odd.refuse("refused before it began")
-        return await super().submit(statement)
+        return await super().submit(statement, context)
 
     async def cancel(self, handle: OperationHandle) -> None:
         if not self._odd.ignores_cancel:
@@ -205,8 +213,8 @@ async def test_missing_engine_log_does_not_change_the_outcome() -> None:
 class _CountingSession(FakeSession):
     """A session that returns 3,000 rows for any statement and counts the rows read."""
 
-    async def submit(self, statement: str | BoundStatement) -> OperationHandle:
-        return await super().submit("rows 3000")
+    async def submit(self, statement: str | BoundStatement, context: StatementContext = NO_CONTEXT) -> OperationHandle:
+        return await super().submit("rows 3000", context)
 
     async def batches(self, handle: OperationHandle) -> AsyncIterator[pa.RecordBatch]:
         async for batch in super().batches(handle):

@@ -57,7 +57,7 @@ class ExportFleet:
     def _session(
         self, _assignment: Assignment, _user: User, _source: EngineSession
     ) -> AbstractAsyncContextManager[Any]:
-        return JobSession.opened(COLUMNS, lambda _, report: self._run(report))
+        return JobSession.opened(COLUMNS, lambda _statement, _context, report: self._run(report))
 
     async def _run(self, report: JobReport) -> None:
         self.left += 1

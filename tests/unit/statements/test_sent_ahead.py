@@ -130,7 +130,7 @@ async def test_statement_recorded_as_sent_ends_without_the_engine_if_it_was_neve
 async def test_statement_recorded_as_sent_is_marked_as_sent_before_it_is_sent_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def refuse(_session: FakeSession, _statement: str) -> OperationHandle:
+    async def refuse(_session: FakeSession, _statement: str, _context: object) -> OperationHandle:
         monkeypatch.undo()
         raise EngineUnavailable("refused before it began")
 

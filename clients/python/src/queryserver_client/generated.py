@@ -2458,7 +2458,7 @@ class ApiToken(TypedDict):
     id: str
     name: str
     username: str
-    scopes: list[Literal["query", "files:read", "files:write", "import", "admin"]]
+    scopes: list[Literal["query", "query:read", "files:read", "files:write", "import", "admin"]]
     connectors: list[str] | None
     state: Literal["active", "expired", "revoked"]
     created_at: str

@@ -2513,7 +2513,7 @@ class ApiToken(WireModel):
     id: str
     name: str
     username: str
-    scopes: list[Annotated[str, one_of("query", "files:read", "files:write", "import", "admin")]]
+    scopes: list[Annotated[str, one_of("query", "query:read", "files:read", "files:write", "import", "admin")]]
     connectors: list[str] | None
     state: Annotated[str, one_of("active", "expired", "revoked")]
     created_at: Time

@@ -10,7 +10,7 @@ from queryserver.api.dependencies import (
     AnyUser,
     ConnectionTestsDep,
     NoFields,
-    QueryUser,
+    ReadUser,
     StoredConnectorsDep,
     fields,
 )
@@ -43,7 +43,7 @@ async def list_connector_types(_user: AnyUser, _: NoFields, connectors: StoredCo
 
 
 @router.get("/connector/instances", response_model=wire.ConnectorList)
-async def list_connectors(user: QueryUser, _: NoFields, connectors: StoredConnectorsDep) -> Response:
+async def list_connectors(user: ReadUser, _: NoFields, connectors: StoredConnectorsDep) -> Response:
     """List the connectors that the caller may use, by category and ascending id."""
     found = await connectors.visible(user)
     groups = [
@@ -69,7 +69,7 @@ async def new_connector(
 @router.get("/connector/instance/get/{id}", response_model=wire.ConnectorResponse)
 async def get_connector(
     id: str,  # noqa: A002 the path's own name
-    user: QueryUser,
+    user: ReadUser,
     _: NoFields,
     connectors: StoredConnectorsDep,
 ) -> Response:

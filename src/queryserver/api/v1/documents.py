@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from fastapi import Response
 
-from queryserver.api.dependencies import DocumentsDep, NoFields, QueryUser, fields
+from queryserver.api.dependencies import DocumentsDep, NoFields, QueryUser, ReadUser, fields
 from queryserver.api.responses import json_response, model_from, utc_text
 from queryserver.api.routes import PathGroup, failures
 from queryserver.api.schemas import generated as wire
@@ -17,7 +17,7 @@ router = PathGroup("documents", prefix="")  # full paths, because a call has an 
 
 @router.get("/api/v1/documents", response_model=wire.DocumentListResponse, responses=failures(403))
 async def list_documents(
-    user: QueryUser,
+    user: ReadUser,
     request: Annotated[requests.DocumentListParameters, fields(requests.DocumentListParameters)],
     documents: DocumentsDep,
 ) -> Response:
@@ -33,7 +33,7 @@ async def list_documents(
 
 
 @router.get("/api/v1/documents/{uuid:document}", response_model=wire.DocumentResponse, responses=failures(404))
-async def get_document(uuid: str, user: QueryUser, _: NoFields, documents: DocumentsDep) -> Response:
+async def get_document(uuid: str, user: ReadUser, _: NoFields, documents: DocumentsDep) -> Response:
     """Return a document, also as a notebook in the form of Hue."""
     return _response(await documents.get(user, uuid))
 
@@ -43,7 +43,7 @@ async def get_document(uuid: str, user: QueryUser, _: NoFields, documents: Docum
     response_model=wire.DocumentVersionListResponse,
     responses=failures(404),
 )
-async def list_document_versions(uuid: str, user: QueryUser, _: NoFields, documents: DocumentsDep) -> Response:
+async def list_document_versions(uuid: str, user: ReadUser, _: NoFields, documents: DocumentsDep) -> Response:
     """List the current version and the former versions that are kept, newest first, without their statements."""
     versions = [
         wire.DocumentVersionEntry(version=one.version, name=one.name, modified=_time(one), modified_by=one.modified_by)
@@ -58,7 +58,7 @@ async def list_document_versions(uuid: str, user: QueryUser, _: NoFields, docume
     responses=failures(404),
 )
 async def get_document_version(
-    uuid: str, version: str, user: QueryUser, _: NoFields, documents: DocumentsDep
+    uuid: str, version: str, user: ReadUser, _: NoFields, documents: DocumentsDep
 ) -> Response:
     """Return the content of a version."""
     number = int(version) if version.isascii() and version.isdecimal() and len(version) < 10 else 0

@@ -19,7 +19,7 @@ from queryserver.api.dependencies import (
     ClientConfigurationDep,
     ClientDep,
     NoFields,
-    QueryUser,
+    ReadUser,
     SettingsDep,
 )
 from queryserver.api.responses import json_response
@@ -254,7 +254,7 @@ async def get_banners(_client: ClientDep, banner: BannerDep) -> Response:
 
 
 @optimizer.post("/optimizer/{name:optimizer}", status_code=501, responses=failures(501))
-async def ask_optimizer(name: str, _user: QueryUser, _: NoFields) -> Response:
+async def ask_optimizer(name: str, _user: ReadUser, _: NoFields) -> Response:
     """Return 501, because this server has no optimizer."""
     raise NotSupported(f"The optimizer call {name} is not supported.")
 

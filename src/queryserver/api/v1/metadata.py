@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import Request, Response
 
-from queryserver.api.dependencies import ConnectorsDep, MetadataSearchDep, QueryUser, ThreadsDep, fields
+from queryserver.api.dependencies import ConnectorsDep, MetadataSearchDep, ReadUser, ThreadsDep, fields
 from queryserver.api.responses import json_response, utc_text_without_zone, while_connected
 from queryserver.api.routes import PathGroup, failures
 from queryserver.api.schemas import generated as wire
@@ -29,7 +29,7 @@ _EXCERPT_LEAD = 60  # characters before the first match in the excerpt of a long
 @router.post("/metadata/search/entities_interactive", response_model=wire.SearchResponse, responses=failures(403, 501))
 async def search_metadata(
     http: Request,
-    user: QueryUser,
+    user: ReadUser,
     request: Annotated[SearchRequest, fields(SearchRequest)],
     connectors: ConnectorsDep,
     search: MetadataSearchDep,

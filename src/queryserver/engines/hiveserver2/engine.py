@@ -28,7 +28,7 @@ from queryserver.engines.hiveserver2.errors import (
 from queryserver.engines.hiveserver2.loader import LOADER_DIALECTS, Hs2Loader
 from queryserver.engines.hiveserver2.operation import Hs2Operation
 from queryserver.engines.hiveserver2.variants import Hs2Address, Hs2Login, Hs2Variant, Mechanism, Member
-from queryserver.engines.protocol import Catalog, EngineSession, OperationHandle, SessionOptions
+from queryserver.engines.protocol import Catalog, EngineSession, OperationHandle, SessionOptions, StatementContext
 from queryserver.engines.sessions import OperationSession
 from queryserver.identity.model import User
 from queryserver.platform.threads import Tasks
@@ -136,7 +136,7 @@ class Hs2Session(OperationSession[Hs2Operation]):
             raise errors.StatementRejected("This engine does not support statement parameters.")
         return statement.render(self._variant.literals.write)
 
-    async def _start(self, statement: str | BoundStatement) -> Hs2Operation:
+    async def _start(self, statement: str | BoundStatement, context: StatementContext) -> Hs2Operation:  # noqa: ARG002 the engine has no use for it yet
         if isinstance(statement, BoundStatement):
             statement = self.written(statement)
         request = structs.TExecuteStatementReq(

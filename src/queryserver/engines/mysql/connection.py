@@ -30,6 +30,7 @@ from queryserver.engines.mysql.values import (
     long_text_value,
     row_specs,
 )
+from queryserver.engines.protocol import StatementContext
 from queryserver.engines.record_batches import BATCH_BYTES, ColumnReader, Rows, record_batch
 from queryserver.engines.sessions import DriverStatement
 from queryserver.formats.arrow import ROW_SIZE_FACTOR
@@ -400,8 +401,9 @@ class MysqlStatement(DriverStatement):
         self,
         connection: MysqlConnection,
         sql: str | BoundStatement,
-        interrupt_thread: Callable[[int], Awaitable[None]],
+        context: StatementContext,  # noqa: ARG002 the engine has no use for it yet
         *,
+        interrupt_thread: Callable[[int], Awaitable[None]],
         read_only: bool,
     ) -> None:
         self._connection = connection

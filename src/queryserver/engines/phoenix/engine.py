@@ -64,7 +64,7 @@ class PhoenixEngine:
     async def _opened(self, options: SessionOptions) -> AsyncGenerator[tuple[StreamedSession, PhoenixConnection]]:
         connection = await self._connect(options)
         session = StreamedSession(
-            lambda sql: PhoenixStatement(connection, sql),
+            lambda sql, _context: PhoenixStatement(connection, sql),
             is_connected=lambda: not connection.is_lost,
             executor=self._executor,
         )

@@ -41,7 +41,7 @@ from queryserver.engines.postgresql.wire import (
     RowDescriptionTap,
     RowReceiver,
 )
-from queryserver.engines.protocol import SessionOptions
+from queryserver.engines.protocol import SessionOptions, StatementContext
 from queryserver.engines.record_batches import ColumnReader
 from queryserver.engines.sessions import CANCEL_INTERVAL_S, DriverStatement
 from queryserver.platform.asyncpg_internals import Portal, TappedConnection
@@ -203,8 +203,9 @@ class PostgresqlStatement(DriverStatement):
         self,
         connection: PostgresqlConnection,
         sql: str | BoundStatement,
-        interrupt_process: Callable[[int], Awaitable[None]],
+        context: StatementContext,  # noqa: ARG002 the engine has no use for it yet
         *,
+        interrupt_process: Callable[[int], Awaitable[None]],
         read_only: bool = False,
         canceled: Callable[[], errors.EngineError] | None = None,
     ) -> None:

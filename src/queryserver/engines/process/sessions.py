@@ -23,7 +23,7 @@ from queryserver.engines.process.messages import (
 )
 from queryserver.engines.process.pool import ProcessLosses
 from queryserver.engines.process.requests import SessionRequests
-from queryserver.engines.protocol import OperationState, OperationStatus, SessionOptions
+from queryserver.engines.protocol import OperationState, OperationStatus, SessionOptions, StatementContext
 from queryserver.engines.sessions import OperationSession
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.statements import EngineError, OutcomeUnknown, SessionLost, engine_process_lost
@@ -321,7 +321,7 @@ class ProcessSession(OperationSession[ProcessOperation]):
             self._left = True
             await self._connection.leave()
 
-    async def _start(self, statement: str | BoundStatement) -> ProcessOperation:
+    async def _start(self, statement: str | BoundStatement, context: StatementContext) -> ProcessOperation:  # noqa: ARG002 the engine has no use for it yet
         return ProcessOperation(self._connection, statement)
 
     def _token(self, operation: ProcessOperation) -> str:  # noqa: ARG002 no other process continues it

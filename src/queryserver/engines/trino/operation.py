@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from queryserver.engines.connections import cancel_tasks
 from queryserver.engines.engine_messages import LogLines
-from queryserver.engines.protocol import OperationHandle, OperationState, OperationStatus
+from queryserver.engines.protocol import OperationHandle, OperationState, OperationStatus, StatementContext
 from queryserver.engines.record_batches import slice_batch
 from queryserver.engines.sessions import OperationSession
 from queryserver.engines.trino import protocol
@@ -365,7 +365,7 @@ class TrinoSession(OperationSession[TrinoOperation]):
                 async with asyncio.timeout(self._coordinator.address.timeouts.stop_s):
                     await self._coordinator.finish("ROLLBACK")
 
-    async def _start(self, statement: str | BoundStatement) -> TrinoOperation:
+    async def _start(self, statement: str | BoundStatement, context: StatementContext) -> TrinoOperation:  # noqa: ARG002 the engine has no use for it yet
         if isinstance(statement, str):
             return TrinoOperation(self._coordinator, await self._coordinator.start(statement))
         page = await self._coordinator.start(_with_values(statement))

@@ -318,6 +318,16 @@ class ExecuteRequest(Fields):
         " if it was sent to the data source at most so many seconds ago; `query_status.reused_from` is then its"
         " operation. 0: always ask the data source. By default, the connector's option `reuse_max_age_s` (0) applies.",
     )
+    read_only: Flag | None = Field(
+        default=None,
+        description="Refuse to change anything: only queries run, and the data source refuses changes by functions if"
+        " it can. Always the case for API tokens with the scope `query:read` alone.",
+    )
+    max_estimated_bytes: Annotated[int, Integer(1, 2**63 - 1)] | None = Field(
+        default=None,
+        description="Do not run the statement if the data source expects to read more bytes. Requires a data source"
+        " that estimates them.",
+    )
     escape: Flag | None = None
     big_numbers: BigNumbersField = None
     client_request_id: Annotated[Text, AfterValidator(valid_key), KEY_SCHEMA] | None = None

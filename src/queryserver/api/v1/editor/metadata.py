@@ -14,6 +14,7 @@ from queryserver.api.dependencies import (
     ConnectorsDep,
     NoEditorFields,
     QueryUser,
+    ReadUser,
     SamplesDep,
     SettingsDep,
     ThreadsDep,
@@ -122,9 +123,7 @@ SamplingDep = Annotated[_Sampling, dependency(_sampling)]
     response_model=_Databases,
     responses=_NO_CONNECTOR,
 )
-async def autocomplete_databases(
-    user: QueryUser, request: _AutocompleteRequest, browser: CatalogBrowserDep
-) -> Response:
+async def autocomplete_databases(user: ReadUser, request: _AutocompleteRequest, browser: CatalogBrowserDep) -> Response:
     """List the databases that the caller may see. If `operation` is `functions`, list the connector's functions.
 
     Spec §4, Contract editor 10.1, 10.2.
@@ -146,7 +145,7 @@ async def autocomplete_databases(
     responses=_NOT_ALLOWED,
 )
 async def autocomplete_tables(
-    database: str, user: QueryUser, request: _AutocompleteRequest, browser: CatalogBrowserDep, threads: ThreadsDep
+    database: str, user: ReadUser, request: _AutocompleteRequest, browser: CatalogBrowserDep, threads: ThreadsDep
 ) -> Response:
     """List the tables and views of a database. If `operation` is set, list functions or describe a function.
 
@@ -176,7 +175,7 @@ async def autocomplete_tables(
     responses=_NOT_ALLOWED,
 )
 async def autocomplete_columns(
-    database: str, table: str, user: QueryUser, request: _AutocompleteRequest, browser: CatalogBrowserDep
+    database: str, table: str, user: ReadUser, request: _AutocompleteRequest, browser: CatalogBrowserDep
 ) -> Response:
     """List the columns and keys of a table or view. Spec §4, Contract editor 10.1."""
     found = await browser.table(_source_of_schema(user, request), database, table)
@@ -196,7 +195,7 @@ async def autocomplete_columns(
     responses=_NOT_ALLOWED,
 )
 async def autocomplete_column(
-    database: str, table: str, column: str, user: QueryUser, request: _AutocompleteRequest, browser: CatalogBrowserDep
+    database: str, table: str, column: str, user: ReadUser, request: _AutocompleteRequest, browser: CatalogBrowserDep
 ) -> Response:
     """Return a column and its nested types. Spec §4, Contract editor 10.1."""
     found = await browser.column(_source_of_schema(user, request), database, table, column)
@@ -219,7 +218,7 @@ async def autocomplete_column(
 )
 async def autocomplete_nested(
     column: Annotated[_ColumnPath, dependency(_column_path)],
-    user: QueryUser,
+    user: ReadUser,
     request: _AutocompleteRequest,
     browser: CatalogBrowserDep,
 ) -> Response:
@@ -266,7 +265,7 @@ def _tables_json(found: NamePage[TableList]) -> bytes:
     responses=_NOT_ALLOWED,
 )
 async def describe_database(
-    database: str, user: QueryUser, request: _DescribeRequest, browser: CatalogBrowserDep
+    database: str, user: ReadUser, request: _DescribeRequest, browser: CatalogBrowserDep
 ) -> Response:
     """Return the comment, location and owner of a database. Spec §4, Contract editor 10.4."""
     found = await browser.database(_description_source(user, request), database)
@@ -285,7 +284,7 @@ async def describe_database(
     responses=_NOT_ALLOWED,
 )
 async def describe_table(
-    database: str, table: str, user: QueryUser, request: _DescribeRequest, browser: CatalogBrowserDep
+    database: str, table: str, user: ReadUser, request: _DescribeRequest, browser: CatalogBrowserDep
 ) -> Response:
     """Return the columns, keys, properties and statistics of a table. Spec §4, Contract editor 10.4."""
     found = await browser.table(_description_source(user, request), database, table)
@@ -298,7 +297,7 @@ async def describe_table(
     responses=_NOT_ALLOWED,
 )
 async def describe_column_statistics(
-    database: str, table: str, column: str, user: QueryUser, request: _DescribeRequest, browser: CatalogBrowserDep
+    database: str, table: str, column: str, user: ReadUser, request: _DescribeRequest, browser: CatalogBrowserDep
 ) -> Response:
     """Return the statistics that the engine has already computed for a column. Contract editor 10.4."""
     found = await browser.statistics(_description_source(user, request), database, table, column)
@@ -311,7 +310,7 @@ def _description_source(user: User, request: DescribeRequest) -> LookupSource:
 
 @router.post("/api/v1/editor/sample/{database:segment}/{table:name}", response_model=_Sample, responses=_NOT_ALLOWED)
 async def sample_table(
-    database: str, table: str, user: QueryUser, request: _SampleRequest, sampling: SamplingDep
+    database: str, table: str, user: ReadUser, request: _SampleRequest, sampling: SamplingDep
 ) -> Response:
     """Return at most 100 rows. If `operation` is `hello`, test the connection instead.
 
@@ -326,7 +325,7 @@ async def sample_table(
     responses=_NOT_ALLOWED,
 )
 async def sample_column(
-    database: str, table: str, column: str, user: QueryUser, request: _SampleRequest, sampling: SamplingDep
+    database: str, table: str, column: str, user: ReadUser, request: _SampleRequest, sampling: SamplingDep
 ) -> Response:
     """Return at most 100 rows. If `operation` is `hello`, test the connection instead.
 
@@ -342,7 +341,7 @@ async def sample_column(
 )
 async def sample_nested(
     column: Annotated[_ColumnPath, dependency(_column_path)],
-    user: QueryUser,
+    user: ReadUser,
     request: _SampleRequest,
     sampling: SamplingDep,
 ) -> Response:

@@ -12,7 +12,7 @@ from fastapi import Request, Response
 from queryserver.api import responses
 from queryserver.api.dependencies import (
     DownloadsDep,
-    QueryUser,
+    ReadUser,
     ResultReaderDep,
     SettingsDep,
     StatementReaderDep,
@@ -166,7 +166,7 @@ router = editor_group()
     responses=failures(403, 404),
 )
 async def fetch_result_data(
-    user: QueryUser,
+    user: ReadUser,
     request: Annotated[requests.FetchRequest, editor_fields(requests.FetchRequest)],
     reader: StatementReaderDep,
     results: ResultReaderDep,
@@ -207,7 +207,7 @@ def _cut_off(record: StatementRecord) -> Response:
     responses=failures(403, 404),
 )
 async def fetch_result_metadata(
-    user: QueryUser,
+    user: ReadUser,
     request: Annotated[requests.ResultMetadataRequest, editor_fields(requests.ResultMetadataRequest)],
     reader: StatementReaderDep,
     results: ResultReaderDep,
@@ -228,7 +228,7 @@ async def fetch_result_metadata(
     responses=failures(403, 404),
 )
 async def fetch_result_size(
-    user: QueryUser,
+    user: ReadUser,
     request: Annotated[requests.ResultRequest, editor_fields(requests.ResultRequest)],
     reader: StatementReaderDep,
     results: ResultReaderDep,
@@ -256,7 +256,7 @@ async def fetch_result_size(
 async def download_result(
     http: Request,
     operation_id: str,
-    user: QueryUser,
+    user: ReadUser,
     request: Annotated[requests.DownloadParameters, editor_fields(requests.DownloadParameters)],
     downloads: DownloadsDep,
     streams: StreamsDep,

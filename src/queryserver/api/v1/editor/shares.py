@@ -7,6 +7,7 @@ from fastapi import Response
 from queryserver.api.dependencies import (
     NoEditorFields,
     QueryUser,
+    ReadUser,
     ResultReaderDep,
     SharesDep,
     StatementAccessDep,
@@ -63,14 +64,14 @@ async def revoke_share(
 
 
 @router.get("/api/v1/editor/shares/{operation_id:name}", response_model=wire.SharesResponse, responses=failures(403))
-async def get_shares(operation_id: str, user: QueryUser, _: NoEditorFields, shares: SharesDep) -> Response:
+async def get_shares(operation_id: str, user: ReadUser, _: NoEditorFields, shares: SharesDep) -> Response:
     """List the users and groups to whom a result is granted. Contract sharing 2.3."""
     return _shares(await shares.of_operation(user, parse_operation_id(operation_id)))
 
 
 @router.get("/api/v1/editor/shared_with_me", response_model=wire.SharedWithMeResponse, responses=failures(403))
 async def shared_with_me(
-    user: QueryUser,
+    user: ReadUser,
     request: Annotated[requests.SharedParameters, editor_fields(requests.SharedParameters)],
     shares: SharesDep,
 ) -> Response:
@@ -87,7 +88,7 @@ async def shared_with_me(
 )
 async def open_shared_result(
     operation_id: str,
-    user: QueryUser,
+    user: ReadUser,
     _: NoEditorFields,
     shares: SharesDep,
     reader: StatementReaderDep,

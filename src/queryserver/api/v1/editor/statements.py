@@ -16,7 +16,7 @@ from queryserver.api.dependencies import (
     ConnectorsDep,
     FormattingDep,
     PlansDep,
-    QueryUser,
+    ReadUser,
     SessionsDep,
     StatementAccessDep,
     StatementControlDep,
@@ -48,8 +48,9 @@ from queryserver.documents.model import Runnable
 from queryserver.engines.protocol import Credentials
 from queryserver.exports.build import ExportServices
 from queryserver.identity.limits import Streams, StreamSlot
-from queryserver.identity.model import User
+from queryserver.identity.model import Scope, User
 from queryserver.platform.settings.tree import Settings
+from queryserver.platform.text import read_traceparent
 from queryserver.sql.parameters import Parameters, read_parameters
 from queryserver.sql.statements import PreviousStatement
 from queryserver.statements.model import HistoryEntry, RecordedStatement, StatementRecord, StatementStatus
@@ -94,6 +95,8 @@ class Execution:
         if request.script is None and request.document is not None:
             document = await self.documents.runnable(user, request.document, request.parameters)
         destination = request.destination()
+        if destination is not None and not user.has_scope(Scope.QUERY):
+            raise errors.InsufficientScope(Scope.QUERY)
         target = None if destination is None else self.exports.target(user, destination)
         submission = replace(
             self._submission(user, request, dialect, document),
@@ -216,6 +219,9 @@ class Execution:
             notify_url=request.notify.url if request.notify else None,
             run_all=request.run_all,
             max_age_s=request.max_age_s,
+            read_only=request.read_only,
+            max_estimated_bytes=request.max_estimated_bytes,
+            traceparent=read_traceparent(self.http.headers.get("traceparent")),
         )
 
 
@@ -274,7 +280,7 @@ ExecutionDep = Annotated[Execution, dependency(execution)]
     responses=failures(404),
 )
 async def create_notebook(
-    user: QueryUser,
+    user: ReadUser,
     request: Annotated[requests.CreateNotebookRequest, editor_fields(requests.CreateNotebookRequest)],
     connectors: ConnectorsDep,
 ) -> Response:
@@ -304,7 +310,7 @@ _ExecuteRequest = Annotated[requests.ExecuteRequest, editor_fields(requests.Exec
 
 @router.post("/notebook/api/execute", include_in_schema=False)
 @router.post("/api/v1/editor/execute", response_model=_Executed, responses=failures(403, 404, 409, 501))
-async def execute(user: QueryUser, request: _ExecuteRequest, execution: ExecutionDep) -> Response:
+async def execute(user: ReadUser, request: _ExecuteRequest, execution: ExecutionDep) -> Response:
     """Record and start a statement, or a whole script if `run_all` is set.
 
     By default, the response does not wait for the end of the statement. If `wait` is set, the response is sent when the
@@ -318,7 +324,7 @@ async def execute(user: QueryUser, request: _ExecuteRequest, execution: Executio
 @query_router.post(
     "/api/v1/query/{dialect:name}", name="query_on", response_model=_Executed, responses=failures(403, 409, 501)
 )
-async def execute_on(dialect: str, user: QueryUser, request: _ExecuteRequest, execution: ExecutionDep) -> Response:
+async def execute_on(dialect: str, user: ReadUser, request: _ExecuteRequest, execution: ExecutionDep) -> Response:
     """Record and start a statement, or a whole script if `run_all` is set.
 
     By default, the response does not wait for the end of the statement. If `wait` is set, the response is sent when the
@@ -330,7 +336,7 @@ async def execute_on(dialect: str, user: QueryUser, request: _ExecuteRequest, ex
 @router.post("/notebook/api/cancel_statement", include_in_schema=False)
 @router.post("/api/v1/editor/cancel_statement", response_model=wire.CancelResponse, responses=failures(403, 404))
 async def cancel_statement(
-    user: QueryUser,
+    user: ReadUser,
     request: Annotated[requests.EndRequest, editor_fields(requests.EndRequest)],
     access: StatementAccessDep,
     control: StatementControlDep,
@@ -349,7 +355,7 @@ async def cancel_statement(
 @router.post("/notebook/api/close_statement", include_in_schema=False)
 @router.post("/api/v1/editor/close_statement", response_model=wire.CloseResponse, responses=failures(403, 404))
 async def close_statement(
-    user: QueryUser,
+    user: ReadUser,
     request: Annotated[requests.EndRequest, editor_fields(requests.EndRequest)],
     access: StatementAccessDep,
     control: StatementControlDep,
@@ -372,14 +378,14 @@ _Explained = wire.ExplainResponse | wire.ExplainFailure | wire.ErrorBody
 
 
 @router.post("/api/v1/editor/explain", response_model=_Explained, responses=failures(403, 404, 501))
-async def explain(http: Request, user: QueryUser, request: _ExplainRequest, plans: PlansDep) -> Response:
+async def explain(http: Request, user: ReadUser, request: _ExplainRequest, plans: PlansDep) -> Response:
     """Return the plan of the first statement of a script. The statement is not run. Contract editor 8.3."""
     return await _explain_response(http, plans.explain(user, _plan_request(request, None)))
 
 
 @router.post("/api/v1/editor/explain/{dialect:name}", response_model=_Explained, responses=failures(403, 501))
 async def explain_on(
-    http: Request, dialect: str, user: QueryUser, request: _ExplainRequest, connectors: ConnectorsDep, plans: PlansDep
+    http: Request, dialect: str, user: ReadUser, request: _ExplainRequest, connectors: ConnectorsDep, plans: PlansDep
 ) -> Response:
     """Return the plan of the first statement of a script. The statement is not run. Contract editor 8.3."""
     if not dialect.strip():
@@ -412,7 +418,7 @@ async def _explain_response(http: Request, explaining: Coroutine[Any, Any, State
 @router.post("/api/v1/editor/format", response_model=wire.FormatResponse)
 async def format_statements(
     http: Request,
-    user: QueryUser,
+    user: ReadUser,
     request: Annotated[requests.FormatRequest, editor_fields(requests.FormatRequest)],
     formatting: FormattingDep,
 ) -> Response:
@@ -424,7 +430,7 @@ async def format_statements(
 @router.get("/notebook/api/get_history", include_in_schema=False)
 @router.get("/api/v1/editor/get_history", response_model=wire.HistoryResponse)
 async def get_history(
-    user: QueryUser,
+    user: ReadUser,
     request: Annotated[requests.HistoryParameters, editor_fields(requests.HistoryParameters)],
     history: StatementHistoryDep,
 ) -> Response:
@@ -477,7 +483,7 @@ def _entry(entry: HistoryEntry) -> wire.HistoryEntry:
     responses=failures(403, 404),
 )
 async def create_session(
-    user: QueryUser,
+    user: ReadUser,
     request: Annotated[requests.SessionRequest, editor_fields(requests.SessionRequest)],
     sessions: SessionsDep,
 ) -> Response:
@@ -509,7 +515,7 @@ async def create_session(
 @router.post("/notebook/api/close_session", include_in_schema=False)
 @router.post("/api/v1/editor/close_session", response_model=wire.CloseSessionResponse, responses=failures(403, 404))
 async def close_session(
-    user: QueryUser,
+    user: ReadUser,
     request: Annotated[requests.CloseSessionRequest, editor_fields(requests.CloseSessionRequest)],
     sessions: SessionsDep,
 ) -> Response:

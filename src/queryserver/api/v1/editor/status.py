@@ -22,7 +22,7 @@ from queryserver import errors
 from queryserver.api import responses
 from queryserver.api.dependencies import (
     NoEditorFields,
-    QueryUser,
+    ReadUser,
     SettingsDep,
     StatementReaderDep,
     StreamsDep,
@@ -319,7 +319,7 @@ def _body_around_rows(page: ResultPage, other_fields: Mapping[str, Any], form: C
     responses=failures(403, 404),
 )
 async def check_status(
-    user: QueryUser,
+    user: ReadUser,
     request: Annotated[requests.CheckStatusRequest, editor_fields(requests.CheckStatusRequest)],
     reader: StatementReaderDep,
 ) -> Response:
@@ -339,7 +339,7 @@ async def check_status(
 @router.post("/notebook/api/get_logs", include_in_schema=False)
 @router.post("/api/v1/editor/get_logs", response_model=wire.LogsResponse, responses=failures(403, 404))
 async def get_logs(
-    user: QueryUser,
+    user: ReadUser,
     request: Annotated[requests.LogsRequest, editor_fields(requests.LogsRequest)],
     reader: StatementReaderDep,
 ) -> Response:
@@ -364,7 +364,7 @@ async def get_logs(
     response_model=wire.WatchResponse | wire.WatchFailure,
     responses=failures(403),
 )
-async def watch(operation_id: str, user: QueryUser, _: NoEditorFields, reader: StatementReaderDep) -> Response:
+async def watch(operation_id: str, user: ReadUser, _: NoEditorFields, reader: StatementReaderDep) -> Response:
     """Return the status and log of a statement. Poll until `isSuccess` or `isFailure` is true. Contract editor 10.5."""
     record = await reader.access.record(user, parse_operation_id(operation_id))
     status, log = await reader.logs(user, record.status.id)
@@ -406,7 +406,7 @@ async def watch(operation_id: str, user: QueryUser, _: NoEditorFields, reader: S
 async def follow_events(
     http: Request,
     operation_id: str,
-    user: QueryUser,
+    user: ReadUser,
     request: Annotated[requests.EventsParameters, editor_fields(requests.EventsParameters)],
     reader: StatementReaderDep,
     streams: StreamsDep,
