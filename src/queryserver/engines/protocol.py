@@ -197,9 +197,9 @@ class EngineCapabilities:
     enforces_read_only: bool = False
     """The engine itself refuses changes by a statement whose context is `read_only`."""
     estimates_bytes: bool = False
-    """Sessions are `EstimatingSession`s that estimate `CostEstimate.scanned_bytes`."""
+    """Sessions are `engines.estimates.EstimatingSession`s that estimate `CostEstimate.scanned_bytes`."""
     estimates_cost: bool = False
-    """Sessions are `EstimatingSession`s that estimate `CostEstimate.cost`."""
+    """Sessions are `engines.estimates.EstimatingSession`s that estimate `CostEstimate.cost`."""
 
     @property
     def differs_by_user(self) -> bool:
@@ -250,16 +250,6 @@ class StatementContext:
 
 NO_CONTEXT = StatementContext()
 """The context of this service's own statements."""
-
-
-@dataclass(frozen=True, slots=True)
-class CostEstimate:
-    """What an engine expects a statement to read. Unknown values are None."""
-
-    scanned_bytes: int | None = None
-    cost: float | None = None
-    """The cost in the planner's own units."""
-    rows: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -436,19 +426,6 @@ class RowsSession(Protocol):
 
     @property
     def takes_rows(self) -> bool: ...
-
-
-@runtime_checkable
-class EstimatingSession(Protocol):
-    """An EngineSession that can estimate what a statement would read, without running it."""
-
-    async def estimate(self, statement: str | BoundStatement) -> CostEstimate | None:
-        """Return the estimate, or None if the engine cannot estimate this statement.
-
-        Leaves the session unchanged. Called only while no statement runs in the session. The caller limits the time.
-        Raises EngineError.
-        """
-        ...
 
 
 class Catalog(Protocol):
