@@ -370,7 +370,7 @@ def server(settings: Settings, app: ASGIApp | str) -> uvicorn.Config:
         port=desktop.http_port,
         workers=desktop.workers,
         loop="uvloop",
-        lifespan="auto",
+        lifespan="on",
         backlog=_BACKLOG,
         timeout_graceful_shutdown=math.ceil(CALLS_ANSWERED_WITHIN_S),
     )

@@ -8,6 +8,7 @@ from itertools import count
 from typing import Any
 
 import httpx
+import uvicorn
 from pydantic import SecretStr
 from starlette.types import ASGIApp
 from tests.api.answers import require_contract
@@ -18,6 +19,7 @@ from tests.fakes.loading import FakeLoadingEngine
 from tests.fixtures.valkey import running_valkey
 from tests.modes import TASK_SERVER
 from tests.timing import until
+from uvicorn.lifespan.on import LifespanOn
 
 from queryserver.connectors.engine_builders import EngineBuilder
 from queryserver.connectors.model import Connector
@@ -115,8 +117,20 @@ async def open_api(settings: Settings, stores: Mapping[Scheme, Builder] = BUILDE
         )
         services = await stack.enter_async_context(open_services(settings, engines=fakes.build, stores=stores))
         app = create_app(settings, services=services)
+        await stack.enter_async_context(_lifespan(app))
         async with httpx.AsyncClient(transport=AppTransport(app), base_url="http://test", timeout=90) as http:
             yield Api(app, services, database, fakes.built, http, worker)
+
+
+@asynccontextmanager
+async def _lifespan(app: ASGIApp) -> AsyncGenerator[None]:
+    """Run the application's lifespan in a task, as uvicorn does."""
+    lifespan = LifespanOn(uvicorn.Config(app, lifespan="on", log_config=None))
+    await lifespan.startup()
+    try:
+        yield
+    finally:
+        await lifespan.shutdown()
 
 
 def _with_broker(settings: Settings, url: str) -> Settings:

@@ -1,6 +1,7 @@
 """The ASGI application: middlewares from outermost to innermost, routes in matching order, and error handlers."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute, iter_route_contexts
@@ -17,6 +18,7 @@ from queryserver.api.addresses import AddressSlots
 from queryserver.api.bodies import BodyShares
 from queryserver.api.dependencies import authenticated, caller_of
 from queryserver.api.errors import failure, internal_error, respond, wrong_method
+from queryserver.api.mcp import McpEndpoint, mcp_routes
 from queryserver.api.middlewares import (
     AccessLog,
     AllowedHosts,
@@ -78,6 +80,7 @@ def create_application(*, docs_enabled: bool = True, middleware: Sequence[Middle
         redoc_url=None,
         redirect_slashes=False,
         middleware=middleware,
+        lifespan=_lifespan,
         # Otherwise FastAPI reads the environment on each call, which takes 10 % of the time of a status call.
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )
@@ -89,10 +92,19 @@ def create_application(*, docs_enabled: bool = True, middleware: Sequence[Middle
         described = (route for route in router.routes if isinstance(route, APIRoute) and route.include_in_schema)
         paths |= {route.name: route.path for route in described}
     app.state.paths = paths
+    app.state.mcp = McpEndpoint()
+    app.router.routes.extend(mcp_routes(app.state.mcp))
     app.add_exception_handler(QueryServerError, _domain_error)
     app.add_exception_handler(HTTPException, _http_error)
     pages.describe(app)
     return app
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncGenerator[None]:
+    endpoint: McpEndpoint = app.state.mcp
+    async with endpoint.running(app.state.services):
+        yield
 
 
 def routes_of(app: FastAPI) -> Sequence[APIRoute]:

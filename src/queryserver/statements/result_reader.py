@@ -225,6 +225,8 @@ class PageRequest:
 
     None selects the last statement with a result, once the script has ended.
     """
+    max_bytes: int | None = None
+    """Maximum size of the rendered rows, if it is below `ResultReader.batch_max_bytes`."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -468,12 +470,13 @@ class ResultReader:
     ) -> RenderedRows:
         """Render one segment at a time, so that a page never holds much more than `batch_max_bytes`."""
         pages: list[RenderedRows] = []
-        bytes_left = self.batch_max_bytes
+        max_bytes = min(self.batch_max_bytes, request.max_bytes or self.batch_max_bytes)
+        bytes_left = max_bytes
         async with aclosing(self._slices(stored, start_row, request.rows)) as slices:
             async for table in slices:
                 measure = partial(rendering_memory, table, bytes_left)
                 memory = await self._in_thread(measure) if table.num_columns > _MANY_COLUMNS else measure()
-                needed = self.batch_max_bytes - bytes_left + memory
+                needed = max_bytes - bytes_left + memory
                 if reservation is not None and not reservation.grow(needed):
                     if pages:
                         break
@@ -497,7 +500,7 @@ class ResultReader:
             raise PathNotFound("The rows of this result no longer exist.")
         rendered = pages[0] if len(pages) == 1 else join_pages(pages)
         if rendered.is_cut and rendered.rows == 0:
-            raise PageRowTooLarge(row=start_row, limit_bytes=self.batch_max_bytes)
+            raise PageRowTooLarge(row=start_row, limit_bytes=max_bytes)
         return rendered
 
     async def _slices(self, stored: StoredResult, start_row: int, rows: int) -> AsyncGenerator[pa.Table]:

@@ -320,6 +320,16 @@ class MetadataSettings(Section):
     search: SearchSettings = SearchSettings()
 
 
+class McpSettings(Section):
+    """The endpoint for agents (Model Context Protocol)."""
+
+    enabled: Flag = True
+    """Whether `/mcp` is served. Every call needs the credentials of a user."""
+    resource_url: Annotated[Text, Field(pattern=r"^(https?://[^/?#\s]+/[^?#\s]*)?$")] = ""
+    """The URL of `/mcp` as clients reach it, for the metadata of the protected resource. Empty: derived from the scheme
+    and the `Host` header of each call."""
+
+
 class LocalResults(Section):
     """Results in a directory that all processes share."""
 

@@ -24,7 +24,7 @@ from queryserver.platform.settings.editor import (
     RetentionSettings,
     SparkSettings,
 )
-from queryserver.platform.settings.sections import MetadataSettings, Secret, Section
+from queryserver.platform.settings.sections import McpSettings, MetadataSettings, Secret, Section
 from queryserver.platform.settings.stores import (
     AwsSettings,
     AzureSettings,
@@ -76,6 +76,7 @@ class Settings(Section):
     importer: ImporterSettings = ImporterSettings()
     metadata: MetadataSettings = MetadataSettings()
     metastore: MetastoreSettings = MetastoreSettings()
+    mcp: McpSettings = McpSettings()
 
     _sources: Sources = PrivateAttr(default_factory=Sources)
 

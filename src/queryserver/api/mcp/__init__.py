@@ -1,0 +1,5 @@
+"""The endpoint `/mcp` for agents: tools over the same services as the API (Contract mcp)."""
+
+from queryserver.api.mcp.endpoint import McpEndpoint, mcp_routes
+
+__all__ = ["McpEndpoint", "mcp_routes"]
