@@ -30,9 +30,10 @@ from queryserver.platform.computation import Task
 from queryserver.platform.computation_pool import ComputationPool
 from queryserver.platform.threads import open_threads
 from queryserver.sql import formatter as sql
+from queryserver.sql.classification import changes_data, changes_objects
 from queryserver.sql.formatter import SCANNED_CHARACTERS, STATEMENT_CHARACTERS, ScriptFormatter, format_statements
 from queryserver.sql.scanner import HEAD_CHARACTERS, expects_result_set
-from queryserver.sql.statements import StatementChooser, changes_data, changes_objects
+from queryserver.sql.statements import StatementChooser
 from queryserver.workbooks.reader import ProcessWorkbooks
 
 # Three statements of the maximum length for the formatter, which take about three seconds of CPU time.

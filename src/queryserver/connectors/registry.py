@@ -22,7 +22,8 @@ from queryserver.engines.protocol import Engine
 from queryserver.identity.model import User
 from queryserver.platform.metrics import NO_METRICS, Metrics
 from queryserver.platform.threads import background
-from queryserver.sql.statements import is_short, read_only_refusal
+from queryserver.sql.classification import read_only_refusal
+from queryserver.sql.statements import is_short
 
 log = structlog.get_logger(__name__)
 

@@ -142,10 +142,13 @@ def dialect_patterns(dialect: str) -> DialectPatterns:
     return _dialect_patterns(_RULES.get(dialect.lower(), LexicalRules()))
 
 
+def is_known_dialect(dialect: str) -> bool:
+    return dialect.lower() in _RULES
+
+
 def has_unclear_quotes(text: str, dialect: str) -> bool:
     """Return whether the rules may misjudge where a quote ends, for example after a backslash in an unknown dialect."""
-    name = dialect.lower()
-    unclear = _UNCLEAR_QUOTES.get(name) if name in _RULES else _UNKNOWN_QUOTES
+    unclear = _UNCLEAR_QUOTES.get(dialect.lower()) if is_known_dialect(dialect) else _UNKNOWN_QUOTES
     return unclear is not None and unclear.search(text) is not None
 
 

@@ -1,4 +1,4 @@
-"""Splits scripts into statements, chooses the next statement to run, and classifies statements (Contract editor 5)."""
+"""Splits scripts into statements and chooses the next statement to run (Contract editor 5)."""
 
 import asyncio
 import hashlib
@@ -10,108 +10,23 @@ from typing import Any
 from queryserver.errors.base import InvalidParameter
 from queryserver.errors.statements import NoMoreStatements
 from queryserver.platform.computation import ComputationExecutor, Task
+from queryserver.sql.classification import MAX_TOKENIZED_CHARACTERS
 from queryserver.sql.formatter import tokens
 from queryserver.sql.markers import NO_MARKERS, BoundStatement, ScriptMarkers, StatementParameters, count_markers
 from queryserver.sql.scanner import (
     NOWHERE,
-    UNKNOWN,
     Span,
     content_start,
     dialect_patterns,
     expects_result_set,
     first_keyword,
-    has_unclear_quotes,
     scan,
 )
-
-MAX_TOKENIZED_CHARACTERS = 100_000
-"""Longer texts are not tokenized, because that would block the event loop for more than 50 ms."""
-
-_READ_KEYWORDS = frozenset(
-    {"SELECT", "VALUES", "TABLE", "FROM", "SHOW", "DESCRIBE", "DESC", "EXPLAIN", "PRAGMA", "SUMMARIZE", "WITH", ""}
-)
-_SEARCHED_KEYWORDS = frozenset({"WITH", "EXPLAIN"})
-_MAX_SEARCHED_CHARACTERS = 1_000_000  # this length takes about 10 ms; longer texts would block the event loop
-_CHANGING_WORD = re.compile(rb"\b(?:insert|update|delete|merge|replace)\b")
 
 INLINE_CHARACTERS = 20_000
 """Shorter scripts take at most 10 ms, usually less than sending them to a worker process."""
 _STATEMENT_COST_CHARACTERS = 10
 """The fixed cost of a statement, expressed in characters."""
-
-
-def changes_data(text: str, dialect: str) -> bool:
-    """Return whether the statement may change data and must therefore be read to the end even if its result is
-    truncated.
-
-    Returns True when in doubt: WITH and EXPLAIN count as changes if the text is long or contains a word such as INSERT.
-    """
-    keyword = first_keyword(text, dialect)
-    if keyword not in _READ_KEYWORDS:
-        return True
-    return keyword in _SEARCHED_KEYWORDS and (len(text) > _MAX_SEARCHED_CHARACTERS or _mentions(text, _CHANGING_WORD))
-
-
-def read_only_refusal(
-    text: str, dialect: str, *, strict: bool = False, rule: str = "This connector is read-only"
-) -> str | None:
-    """Return why a statement that must only read is refused, or None if it may run. `rule` begins the sentence.
-
-    If `strict` is set, the engine itself does not refuse changes, so the statement must be known to read.
-    """
-    keyword = first_keyword(text, dialect)
-    limit = MAX_TOKENIZED_CHARACTERS if strict else _MAX_SEARCHED_CHARACTERS
-    is_too_long = len(text) > limit and (strict or keyword in _SEARCHED_KEYWORDS)
-    if is_too_long or keyword == UNKNOWN:
-        return f"{rule}, and the statement is too long to verify that it does not change data."
-    if changes_data(text, dialect):
-        return f"{rule}."
-    if strict and not only_reads(text, dialect):
-        return (
-            f"{rule}, and this engine does not refuse changes itself, so only single queries without words of changes"
-            " may run. Quote column names such as comment or set. Functions with quoted names are not accepted."
-        )
-    return None
-
-
-_OBJECT_PRESERVING_KEYWORDS = _READ_KEYWORDS | {
-    "INSERT", "UPDATE", "DELETE", "MERGE", "REPLACE", "UPSERT", "SET", "RESET", "USE", "BEGIN", "START", "PIVOT",
-    "UNPIVOT", "FETCH", "HELP", "LIST", "CHECK", "CHECKSUM", "COPY", "DECLARE", "CLOSE", "SAVEPOINT", "RELEASE",
-}  # fmt: skip
-_OBJECT_CREATING_WORDS = {
-    **dict.fromkeys(("SELECT", "WITH", "FROM", "VALUES", "TABLE"), re.compile(rb"\binto\b")),
-    "EXPLAIN": re.compile(rb"\b(?:analy[sz]e|reoptimization)\b"),
-    "UPDATE": re.compile(rb"\bstatistics\b"),
-}
-
-
-_TRANSACTION_CONTROL = frozenset({"BEGIN", "START", "COMMIT", "END", "ROLLBACK", "ABORT", "SAVEPOINT", "RELEASE"})
-
-
-def controls_transaction(text: str, dialect: str) -> bool:
-    """Return whether the statement begins or ends a transaction or savepoint."""
-    return first_keyword(text, dialect) in _TRANSACTION_CONTROL
-
-
-def changes_objects(text: str, dialect: str) -> bool:
-    """Return whether the statement may change databases, tables, functions or statistics, which makes metadata stale.
-
-    Returns True when in doubt, because the only consequence is that metadata is read again. The end of a transaction
-    counts as a change, because it publishes changes.
-    """
-    keyword = first_keyword(text, dialect)
-    if keyword not in _OBJECT_PRESERVING_KEYWORDS:
-        return True
-    making = _OBJECT_CREATING_WORDS.get(keyword)
-    return making is not None and (len(text) > _MAX_SEARCHED_CHARACTERS or _mentions(text, making))
-
-
-def _mentions(text: str, words: re.Pattern[bytes]) -> bool:
-    """Return whether the text contains one of the words, ignoring case.
-
-    Searches bytes, which is much faster than searching `str`.
-    """
-    return words.search(text.encode(errors="surrogatepass").lower()) is not None
 
 
 _QUERY_KEYWORDS = frozenset({"SELECT", "WITH", "VALUES", "TABLE", "FROM"})
@@ -196,70 +111,6 @@ def explainable(statement: str, dialect: str) -> str:
     if not (is_wrapped or (is_plain and is_known)):
         raise InvalidParameter("statement: only queries and data modification statements can be explained.")
     return text
-
-
-_COMMENT_STARTS = ("--", "/*", "#", "//")
-_NAME_QUOTES = ('"', "`", "[")
-_QUOTES = ("'", "$", *_NAME_QUOTES)
-
-_READ_ONLY_KEYWORDS = frozenset(
-    {"SELECT", "VALUES", "WITH", "TABLE", "FROM", "SHOW", "DESCRIBE", "DESC", "SUMMARIZE", "EXPLAIN"}
-)
-# Searched in the whole text, even in column names, because not rerunning a statement is always safe.
-_CHANGING_WORDS = frozenset(
-    """
-    INSERT UPDATE DELETE MERGE UPSERT INTO CREATE DROP ALTER TRUNCATE RENAME GRANT REVOKE COMMENT
-    CALL EXEC EXECUTE DO PERFORM PREPARE DEALLOCATE DECLARE BEGIN COMMIT ROLLBACK SAVEPOINT LOCK UNLOCK
-    ANALYZE ANALYSE REOPTIMIZATION OPTIMIZE VACUUM REINDEX CLUSTER REFRESH MSCK REPAIR CACHE UNCACHE
-    COPY LOAD UNLOAD EXPORT IMPORT ATTACH DETACH INSTALL PRAGMA SET RESET USE KILL NOTIFY LISTEN HANDLER PURGE
-    """.split()  # noqa: SIM905 fifty lines otherwise
-)
-_FUNCTIONS_WITH_EFFECTS = frozenset(
-    """
-    NEXTVAL SETVAL SET_CONFIG LASTVAL PG_NOTIFY PG_TERMINATE_BACKEND PG_CANCEL_BACKEND PG_RELOAD_CONF PG_ROTATE_LOGFILE
-    PG_SWITCH_WAL PG_PROMOTE PG_FILE_WRITE PG_FILE_RENAME PG_FILE_UNLINK LO_CREATE LO_CREAT LO_IMPORT LO_EXPORT
-    LO_UNLINK LO_PUT LO_FROM_BYTEA LO_TRUNCATE LO_TRUNCATE64 LOWRITE QUERY_TO_XML CURSOR_TO_XML DBLINK DBLINK_EXEC
-    DBLINK_SEND_QUERY GET_LOCK RELEASE_LOCK RELEASE_ALL_LOCKS LOAD_EXTENSION
-    """.split()  # noqa: SIM905 as above
-)
-_FUNCTION_PREFIXES_WITH_EFFECTS = (
-    "PG_ADVISORY_", "PG_TRY_ADVISORY_", "PG_STAT_RESET", "PG_STAT_STATEMENTS_RESET", "PG_LOGICAL_", "PG_CREATE_",
-    "PG_DROP_", "PG_REPLICATION_ORIGIN_", "PG_REPLICATION_SLOT_", "PG_BACKUP_", "PG_WAL_REPLAY_",
-)  # fmt: skip
-
-
-def only_reads(text: str, dialect: str) -> bool:
-    """Return whether the statement is a single query without words that may change something.
-
-    Returns False when in doubt. Functions with known effects count as such words; the effects of user-defined functions
-    are unknown. Functions with quoted names count as having effects, because escapes can hide their names.
-    """
-    if (
-        len(text) > MAX_TOKENIZED_CHARACTERS
-        or has_unclear_quotes(text, dialect)
-        or first_keyword(text, dialect) not in _READ_ONLY_KEYWORDS
-    ):
-        return False
-    # MySQL and MariaDB execute these comments.
-    if "/*!" in text or "/*M!" in text:
-        return False
-    before, is_quoted_name = "", False
-    for token in tokens(text, dialect):
-        if not token or token.startswith(_COMMENT_STARTS):
-            continue
-        word = "" if token.startswith(_QUOTES) else token.upper()
-        # `NEXT VALUE FOR s` changes a sequence; an inner `;` does not occur in any known query.
-        if (
-            word in _CHANGING_WORDS
-            or word in _FUNCTIONS_WITH_EFFECTS
-            or word == ";"
-            or (before, word) == ("NEXT", "VALUE")
-        ):
-            return False
-        if word.startswith(_FUNCTION_PREFIXES_WITH_EFFECTS) or (is_quoted_name and token.startswith("(")):
-            return False
-        before, is_quoted_name = word, token.startswith(_NAME_QUOTES)
-    return True
 
 
 @dataclass(frozen=True, slots=True)

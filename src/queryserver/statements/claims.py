@@ -12,7 +12,7 @@ from queryserver.errors.base import DatabaseUnavailable
 from queryserver.identity.users import UserDirectory
 from queryserver.platform.metrics import Metrics
 from queryserver.platform.settings.editor import EditorSettings
-from queryserver.sql.statements import only_reads
+from queryserver.sql.classification import only_reads
 from queryserver.statements.execution import Execution
 from queryserver.statements.model import Assignment, ClaimScope, Outcome
 from queryserver.statements.open_sessions import OpenSessions

@@ -38,9 +38,10 @@ from queryserver.platform.metrics import NO_METRICS, Metrics
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.platform.threads import background
 from queryserver.results.segments import ResultStore, Segment
+from queryserver.sql.classification import changes_data
 from queryserver.sql.markers import BoundStatement
 from queryserver.sql.positions import Position, position_of
-from queryserver.sql.statements import bind, changes_data
+from queryserver.sql.statements import bind
 from queryserver.statements.model import Assignment, Outcome
 from queryserver.statements.owned_statements import OwnedStatements
 from queryserver.statements.run_record import (

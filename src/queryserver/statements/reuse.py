@@ -12,9 +12,10 @@ from queryserver.engines.protocol import Credentials
 from queryserver.identity.keys import Sealer
 from queryserver.identity.model import User
 from queryserver.platform.database import Database
+from queryserver.sql.classification import MAX_TOKENIZED_CHARACTERS, changes_data, only_reads
 from queryserver.sql.markers import StatementParameters
 from queryserver.sql.scanner import first_keyword
-from queryserver.sql.statements import MAX_TOKENIZED_CHARACTERS, Choice, changes_data, is_short, only_reads
+from queryserver.sql.statements import Choice, is_short
 from queryserver.statements.model import NewStatement, ReusedResult
 from queryserver.statements.session_options import StatementSession
 

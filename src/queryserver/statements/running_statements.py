@@ -26,7 +26,7 @@ from queryserver.platform.metrics import Metrics
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.platform.threads import background
 from queryserver.results.segments import ResultStore
-from queryserver.sql.statements import changes_objects
+from queryserver.sql.classification import changes_objects
 from queryserver.statements.execution import Execution
 from queryserver.statements.model import Assignment, Claim, SlotLimits, StatementStatus
 from queryserver.statements.open_sessions import SessionOpener

@@ -24,6 +24,7 @@ from queryserver.errors.base import InvalidParameter
 from queryserver.errors.statements import CredentialsRequired, EngineJwtRequired
 from queryserver.identity.keys import Sealer
 from queryserver.identity.model import ExternalToken, SealedToken, User
+from queryserver.sql.classification import controls_transaction
 from queryserver.sql.markers import ScriptMarkers, StatementParameters
 from queryserver.sql.parameters import (
     MAX_BYTES,
@@ -33,7 +34,7 @@ from queryserver.sql.parameters import (
     Parameters,
     ParameterSupport,
 )
-from queryserver.sql.statements import Choice, controls_transaction
+from queryserver.sql.statements import Choice
 from queryserver.statements.model import StatementRecord, new_session_guid
 from queryserver.statements.repository import StatementRecords
 from queryserver.statements.session_repository import SessionRecords

@@ -13,9 +13,10 @@ from queryserver.connectors.registry import Connectors
 from queryserver.identity.model import Scope, SealedToken, User
 from queryserver.platform.logs import AUDIT
 from queryserver.platform.settings.editor import EditorSettings
+from queryserver.sql.classification import only_reads
 from queryserver.sql.markers import StatementParameters
 from queryserver.sql.parameters import Parameters
-from queryserver.sql.statements import Choice, PreviousStatement, StatementChooser, is_short, only_reads
+from queryserver.sql.statements import Choice, PreviousStatement, StatementChooser, is_short
 from queryserver.statements import model
 from queryserver.statements.model import Claim, NewStatement, Outcome, RecordedStatement
 from queryserver.statements.owned_statements import OwnedStatements

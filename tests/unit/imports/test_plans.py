@@ -20,7 +20,8 @@ from queryserver.imports.plans import (
     stored_plan,
     target_columns,
 )
-from queryserver.sql.statements import Script, changes_data, changes_objects
+from queryserver.sql.classification import changes_data, changes_objects
+from queryserver.sql.statements import Script
 
 PREVIEW = [
     PreviewColumn("id", ColumnType(BaseType.INT64)),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from queryserver.sql.statements import only_reads
+from queryserver.sql.classification import only_reads
 
 
 @pytest.mark.item(92)

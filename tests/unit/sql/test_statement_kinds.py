@@ -3,7 +3,8 @@
 import pytest
 
 from queryserver.errors.base import InvalidParameter
-from queryserver.sql.statements import changes_data, changes_objects, explainable, literal_limit, read_only_refusal
+from queryserver.sql.classification import changes_data, changes_objects, read_only_refusal
+from queryserver.sql.statements import explainable, literal_limit
 
 COLUMNS = ", ".join(f"updated_at_{number}, ⌘{number}" for number in range(30_000))
 LONG_QUERY = f"with a as (select 1) select {COLUMNS} from a"

@@ -26,7 +26,7 @@ from queryserver.api.mcp.tools import ToolCall, ToolContext, ToolFailure, add_to
 from queryserver.identity.limits import StreamSlot
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.services import Services
-from queryserver.sql.statements import only_reads
+from queryserver.sql.classification import only_reads
 from queryserver.statements.model import RecordedStatement, StatementStatus
 from queryserver.statements.states import ACTIVE, StatementState
 from queryserver.statements.status import parse_operation_id
