@@ -23,6 +23,7 @@ pytest.register_assert_rewrite(
     "tests.contract.loading_contract",
     "tests.contract.mariadb_basis",
     "tests.contract.postgresql_basis",
+    "tests.contract.read_only_contract",
     "tests.contract.storage_basis",
     "tests.contract.storage_contract",
     "tests.contract.storage_escapes",

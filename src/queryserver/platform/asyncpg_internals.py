@@ -19,7 +19,8 @@ It uses these names:
 """
 
 import asyncio
-from collections.abc import Generator, Sequence
+import struct
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
@@ -66,6 +67,51 @@ def register_arrays(connection: asyncpg.Connection | PoolConnectionProxy) -> Non
         settings.register_data_types(_ARRAYS)
 
 
+_LENGTH = struct.Struct("!I")
+_HEADER = struct.Struct("!cI")
+_READY = b"Z"
+_AT_ANY_TIME = (b"S", b"N", b"A")
+"""ParameterStatus, NoticeResponse and NotificationResponse, which the driver accepts at any time."""
+
+
+class _SkippedReply(asyncio.Protocol):
+    """Discards the reply to one simple query, and then passes the rest on to `receiver` and calls `done` with it."""
+
+    def __init__(self, receiver: asyncio.Protocol, done: Callable[[asyncio.Protocol], None]) -> None:
+        self.receiver = receiver
+        self._done = done
+        self._buffer = b""
+
+    def data_received(self, data: bytes) -> None:
+        buffer, at = self._buffer + bytes(data), 0
+        while len(buffer) - at >= _HEADER.size:
+            kind, length = _HEADER.unpack_from(buffer, at)
+            end = at + 1 + length
+            if end > len(buffer):
+                break
+            if kind in _AT_ANY_TIME:
+                self.receiver.data_received(buffer[at:end])
+            at = end
+            if kind == _READY:
+                self._done(self.receiver)
+                if at < len(buffer):
+                    self.receiver.data_received(buffer[at:])
+                return
+        self._buffer = buffer[at:]
+
+    def eof_received(self) -> bool | None:
+        return self.receiver.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.receiver.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self.receiver.pause_writing()
+
+    def resume_writing(self) -> None:
+        self.receiver.resume_writing()
+
+
 class TappedConnection(asyncpg.Connection):
     """A connection on which a filter can be inserted between the transport and the driver's protocol."""
 
@@ -74,20 +120,43 @@ class TappedConnection(asyncpg.Connection):
         self.transport = transport
         self.receiver = protocol
         """The protocol that receives the server's bytes: the driver's, or the filter set with `receive_by`."""
+        self._skipped: _SkippedReply | None = None
 
     def receive_by(self, tap: asyncio.Protocol) -> None:
         """Make `tap` receive the server's bytes permanently. `tap` must pass them on to the driver's protocol."""
         self.receiver = tap
-        self.transport.set_protocol(tap)
+        self._deliver_to(tap)
 
     @contextmanager
     def tapped(self, tap: TapT) -> Generator[TapT]:
         """Make `tap` receive the server's bytes while the context is open. `tap` must pass them on to `receiver`."""
-        self.transport.set_protocol(tap)
+        self._deliver_to(tap)
         try:
             yield tap
         finally:
-            self.transport.set_protocol(self.receiver)
+            self._deliver_to(self.receiver)
+
+    def send_ahead(self, command: str) -> None:
+        """Send a command without results just before the driver's next request, without a round trip of its own.
+
+        The command must not fail, because its reply is discarded. `command` must be ASCII.
+        """
+        if self._skipped is not None or self.transport.is_closing():
+            return
+        body = command.encode("ascii") + b"\0"
+        self._skipped = skipped = _SkippedReply(self.receiver, self._reply_skipped)
+        self.transport.set_protocol(skipped)
+        self.transport.write(b"Q" + _LENGTH.pack(_LENGTH.size + len(body)) + body)
+
+    def _reply_skipped(self, receiver: asyncio.Protocol) -> None:
+        self._skipped = None
+        self._deliver_to(receiver)
+
+    def _deliver_to(self, protocol: asyncio.Protocol) -> None:
+        if self._skipped is None:
+            self.transport.set_protocol(protocol)
+        else:
+            self._skipped.receiver = protocol
 
     def forget_statements(self) -> None:
         """Do not close the prepared statements of earlier sessions, which the server has already discarded."""

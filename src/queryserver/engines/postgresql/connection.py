@@ -20,6 +20,7 @@ from queryserver.engines.postgresql.catalog import literal
 from queryserver.engines.postgresql.parameters import PostgresqlValues, run_rows
 from queryserver.engines.postgresql.records import RECORD, read_records, record_text
 from queryserver.engines.postgresql.rows import UTF_8, WireFormat, WireRows, wire_batch, wire_format
+from queryserver.engines.postgresql.transactions import Brackets, brackets, name_command, statement_name
 from queryserver.engines.postgresql.values import (
     NESTED,
     DeclaredType,
@@ -44,7 +45,9 @@ from queryserver.engines.postgresql.wire import (
 from queryserver.engines.protocol import SessionOptions, StatementContext
 from queryserver.engines.record_batches import ColumnReader
 from queryserver.engines.sessions import CANCEL_INTERVAL_S, DriverStatement
+from queryserver.engines.statement_tags import trace_comment
 from queryserver.platform.asyncpg_internals import Portal, TappedConnection
+from queryserver.sql.effects import read_only_transaction_refusal
 from queryserver.sql.markers import BoundStatement
 from queryserver.sql.scanner import first_word
 
@@ -72,10 +75,24 @@ class PostgresqlConnection(TappedConnection):
         self.receive_by(self.rows)
         self._names = itertools.count(1)
         self._as_text = set[int]()
+        self._usual_name: str | None = None
+        self._given_name = ""
         self.on_notice: Callable[[str], None] | None = None
         self.add_log_listener(self._notice)
         for oid, codec in _AS_INTEGERS.items():
             self.decode_as(codec, oid)
+
+    def keeps_own_name(self) -> bool:
+        """Return whether a user has set `application_name` in this session. Servers report each change of it."""
+        name: str | None = getattr(self.get_settings(), "application_name", None)
+        if self._usual_name is None:
+            self._usual_name = name
+        return name not in {self._usual_name, self._given_name, None}
+
+    def name_ahead(self, name: str) -> None:
+        """Set `application_name` together with the next request, until the session is reset."""
+        self._given_name = name
+        self.send_ahead(name_command(name))
 
     async def prepare_described(self, sql: str) -> tuple[PreparedStatement, tuple[Field, ...]]:
         """Prepare a statement without executing it. Return it and its columns, if it has a result set.
@@ -203,9 +220,10 @@ class PostgresqlStatement(DriverStatement):
         self,
         connection: PostgresqlConnection,
         sql: str | BoundStatement,
-        context: StatementContext,  # noqa: ARG002 the engine has no use for it yet
+        context: StatementContext,
         *,
         interrupt_process: Callable[[int], Awaitable[None]],
+        tags: bool = True,
         read_only: bool = False,
         canceled: Callable[[], errors.EngineError] | None = None,
     ) -> None:
@@ -222,14 +240,17 @@ class PostgresqlStatement(DriverStatement):
         self._sql = sql
         self._keyword = first_word(self._sql)
         self._interrupt_process = interrupt_process
-        self._read_only = read_only
+        self._read_only = read_only or context.read_only
+        self._name = statement_name(context) if tags and not connection.keeps_own_name() else ""
+        # Hints of the extension pg_hint_plan are read only from the first comment.
+        self._comment = trace_comment(context) if tags and "/*+" not in sql else ""
         self._readers: Sequence[ColumnReader] = ()
         self._names: Sequence[str] = ()
         self._prepared: PreparedStatement | None = None
         self._formats = tuple[WireFormat, ...]()
         self._encoding = UTF_8
         self._portal: _CollectingPortal | None = None
-        self._owns_transaction = False
+        self._brackets: Brackets | None = None
         self._in_use = asyncio.Lock()
         self._rows_read = 0
         self._whole = WireRows()
@@ -239,10 +260,11 @@ class PostgresqlStatement(DriverStatement):
         if self._keyword == "COPY" and _COPY_STREAM.search(self._sql):
             raise errors.StatementRejected("COPY FROM STDIN and COPY TO STDOUT are not supported: there is no stream")
         connection = self._connection
-        with statement_errors(started=False):
-            if self._read_only:
-                # Set for each statement, because an earlier one may have changed the default with set_config().
-                await connection.execute("SET default_transaction_read_only = on")
+        if self._read_only:
+            if refusal := read_only_transaction_refusal(self._sql, "postgresql"):
+                raise errors.StatementRejected(refusal)
+            await self._begin()
+        with self._errors(started=False):
             prepared, fields = await self._prepare(self._sql, self._values)
             declared = await declare(connection, fields) if fields else ()
             if self._parameter_rows is None:
@@ -253,7 +275,9 @@ class PostgresqlStatement(DriverStatement):
         self._encoding = connection.text_encoding
         if self._parameter_rows is not None:
             raise_if_stopped()
-            with statement_errors(started=True):
+            with self._errors(started=True):
+                if self._name:
+                    await connection.execute(name_command(self._name))
                 self.modified_rows = await run_rows(connection, self._parameter_rows, self._prepare)
             return
         if not fields or self._keyword == "CALL":
@@ -263,10 +287,11 @@ class PostgresqlStatement(DriverStatement):
             connection.rows.collect(in_chunks=False)
             if not fields:
                 connection.rows.drop_rest()
+            self._send_name()
             with (
                 replace_cancellation(self._canceled),
                 refusals(connection.rows, self._names),
-                statement_errors(started=True),
+                self._errors(started=True),
             ):
                 try:
                     await prepared.fetch(*self._sent)
@@ -274,20 +299,38 @@ class PostgresqlStatement(DriverStatement):
                     self._whole = connection.rows.take_rest()
             if tag := _COMMAND_TAG.match(prepared.get_statusmsg() or ""):
                 self.modified_rows = int(tag[1])
+            await self.end(keep=True)
             return
-        with statement_errors(started=False):
-            self._prepared, self.is_open = prepared, True
-            if not connection.is_in_transaction():
-                await connection.execute("BEGIN")
-                self._owns_transaction = True
+        self._prepared = prepared
+        await self._begin()
+
+    async def _begin(self) -> None:
+        """Open the transaction or savepoint of the statement, unless it is open or the session has a transaction."""
+        self.is_open = True
+        is_in_transaction = self._connection.is_in_transaction()
+        if self._brackets is not None or (is_in_transaction and not self._read_only):
+            self._send_name()
+            return
+        around = brackets(read_only=self._read_only, is_in_transaction=is_in_transaction, name=self._name)
+        with self._errors(started=False):
+            await self._connection.execute(around.begin)
+        self._brackets = around
+
+    def _send_name(self) -> None:
+        """Name the statement if no transaction does."""
+        if self._name and self._brackets is None:
+            self._connection.name_ahead(self._name)
+
+    def _errors(self, *, started: bool) -> AbstractContextManager[None]:
+        return statement_errors(started=started, before=len(self._comment))
 
     async def _prepare(self, sql: str, values: PostgresqlValues | None) -> tuple[PreparedStatement, tuple[Field, ...]]:
         connection = self._connection
-        prepared, fields = await connection.prepare_described(sql)
+        prepared, fields = await connection.prepare_described(self._comment + sql)
         wanted = prepared.get_parameters()
         if values is not None and values.has_other_types(wanted):
             names = await connection.type_names([one.oid for one in wanted])
-            prepared, fields = await connection.prepare_described(values.sql(names))
+            prepared, fields = await connection.prepare_described(self._comment + values.sql(names))
             wanted = prepared.get_parameters()
         sent = len(values.texts) if values is not None else 0
         if len(wanted) != sent:
@@ -307,13 +350,13 @@ class PostgresqlStatement(DriverStatement):
             if not self.is_open:
                 return WireRows()
             refused = refusals(receiver, self._names, self._rows_read)
-            with replace_cancellation(self._canceled), refused, statement_errors(started=True):
+            with replace_cancellation(self._canceled), refused, self._errors(started=True):
                 if self._portal is None:
                     self._portal = _CollectingPortal(self._connection, self._prepared, self._sent)
                 rows = await self._portal.rows(count)
             self._rows_read += len(rows)
             if self._portal.is_exhausted and not self._portal.is_busy:
-                await self._end("COMMIT")
+                await self._end(keep=True)
             return rows
 
     def size_bytes(self, rows: WireRows) -> int:
@@ -332,27 +375,27 @@ class PostgresqlStatement(DriverStatement):
     async def end(self, *, keep: bool) -> None:
         async with self._in_use:
             if self.is_open:
-                await self._end("COMMIT" if keep else "ROLLBACK")
+                await self._end(keep=keep)
 
-    async def _end(self, verb: str) -> None:
+    async def _end(self, *, keep: bool) -> None:
         self.is_open = False
         if self._keyword in _CHANGES_ROWS:
             # asyncpg does not expose a portal's command tag, but every changed row was returned.
             self.modified_rows = self._rows_read
         try:
             if self._portal is not None:
-                await self._portal.drop_rest(None if verb == "COMMIT" else self.interrupt)
+                await self._portal.drop_rest(None if keep else self.interrupt)
             if self._connection.is_closed():
                 return
-            with statement_errors(started=True):
-                if self._owns_transaction:
-                    await self._connection.execute(verb)
+            with self._errors(started=True):
+                if self._brackets is not None:
+                    await self._connection.execute(self._brackets.keep if keep else self._brackets.undo)
                 elif self._portal is not None:
                     await self._portal.close()
         except BaseException:
             # Otherwise the next statements of the session would run in this transaction, which is never committed.
             is_busy = self._portal is not None and self._portal.is_busy
-            if is_busy or (self._owns_transaction and self._connection.is_in_transaction()):
+            if is_busy or (self._brackets is not None and self._connection.is_in_transaction()):
                 self._connection.terminate()
             raise
 
@@ -508,16 +551,17 @@ def connect_errors() -> Generator[None]:
 
 
 @contextmanager
-def statement_errors(*, started: bool) -> Generator[None]:
+def statement_errors(*, started: bool, before: int = 0) -> Generator[None]:
     """Translate statement errors. `started` states whether the server may have begun to execute the statement.
 
+    `before` is the number of characters that were sent before the statement, so positions are reduced by it.
     Raises SessionLost or OutcomeUnknown if the connection is lost, EngineTimeout if one of the server's time limits
     ended the statement, otherwise StatementRejected or StatementDenied with the server's message.
     """
     try:
         yield
     except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError) as error:
-        raise _domain_error(error, started=started) from error
+        raise _domain_error(error, started=started, before=before) from error
 
 
 @contextmanager
@@ -535,7 +579,7 @@ def replace_cancellation(canceled: Callable[[], errors.EngineError] | None) -> G
         raise
 
 
-def _domain_error(error: Exception, *, started: bool) -> errors.EngineError:
+def _domain_error(error: Exception, *, started: bool, before: int) -> errors.EngineError:
     if isinstance(error, _TIME_LIMITS) or (isinstance(error, _MAY_BE_TIME_LIMIT) and "timeout" in str(error)):
         return errors.EngineTimeout(server_message(error))
     # asyncpg reports a closed connection only in the message of a generic error.
@@ -546,18 +590,26 @@ def _domain_error(error: Exception, *, started: bool) -> errors.EngineError:
         return errors.SessionLost("The PostgreSQL session no longer exists; the statement was not started.")
     known = (
         errors.StatementDenied if isinstance(error, asyncpg.InsufficientPrivilegeError) else errors.StatementRejected
-    )(server_message(error))
-    # Positions count characters from 1. Those inside function bodies are in `internal_position` instead.
-    position = str(error.as_dict().get("position") or "") if isinstance(error, asyncpg.PostgresError) else ""
+    )(server_message(error, before=before))
+    position = _position(error, before) if isinstance(error, asyncpg.PostgresError) else None
     known.with_sqlstate(getattr(error, "sqlstate", None))
-    return known.at(errors.Character(int(position) - 1) if position.isdecimal() else None)
+    return known.at(None if position is None else errors.Character(position - 1))
 
 
-def server_message(error: Exception) -> str:
-    """Return the server's message, followed by detail, hint and position, if any, on separate lines."""
+def _position(error: asyncpg.PostgresError, before: int) -> int | None:
+    """Return the error's position, counted from 1. Those inside function bodies are in `internal_position` instead."""
+    position = str(error.as_dict().get("position") or "")
+    return int(position) - before if position.isdecimal() else None
+
+
+def server_message(error: Exception, *, before: int = 0) -> str:
+    """Return the server's message, followed by detail, hint and position, if any, on separate lines.
+
+    `before` is the number of characters that were sent before the statement.
+    """
     if not isinstance(error, asyncpg.PostgresError):
         return str(error).splitlines()[0] if str(error) else "The driver could not execute the statement."
-    fields = error.as_dict()
+    fields = {**error.as_dict(), "position": _position(error, before)}
     lines = [str(fields.get("message") or error.args[0])]
     lines += [f"{key.capitalize()}: {fields[key]}" for key in ("detail", "hint", "position") if fields.get(key)]
     return "\n".join(lines)

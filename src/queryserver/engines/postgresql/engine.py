@@ -313,16 +313,21 @@ class PostgresqlEngine:
         address: PostgresqlAddress,
         *,
         read_only: bool = False,
+        tags: bool = True,
         user_logins: UserLogins | None = None,
         canceled: Callable[[], EngineError] | None = None,
     ) -> None:
         self._canceled = canceled
         self._address = address
         self._read_only = read_only
+        self._tags = tags
         self._user_logins = user_logins
         self._sessions = PooledSessions("postgresql", self._connect, connect_errors, idle_s=address.idle_s)
         self.capabilities = EngineCapabilities(
-            wants_credentials=address.user is None, endpoints=((address.host, address.port),), parameters=PARAMETERS
+            wants_credentials=address.user is None,
+            endpoints=((address.host, address.port),),
+            parameters=PARAMETERS,
+            enforces_read_only=True,
         )
 
     def session(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[StreamedSession]:
@@ -338,7 +343,11 @@ class PostgresqlEngine:
             await self._sessions.interrupt(login, lambda connection: connection.execute(signal))
 
         new_statement = partial(
-            PostgresqlStatement, interrupt_process=interrupt, read_only=self._read_only, canceled=self._canceled
+            PostgresqlStatement,
+            interrupt_process=interrupt,
+            tags=self._tags,
+            read_only=self._read_only,
+            canceled=self._canceled,
         )
         return self._sessions.session(login, new_statement, partial(prepare_session, options, self._acting_role))
 
