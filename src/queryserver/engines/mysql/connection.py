@@ -33,7 +33,9 @@ from queryserver.engines.mysql.values import (
 from queryserver.engines.protocol import StatementContext
 from queryserver.engines.record_batches import BATCH_BYTES, ColumnReader, Rows, record_batch
 from queryserver.engines.sessions import DriverStatement
+from queryserver.engines.statement_tags import leading_comment
 from queryserver.formats.arrow import ROW_SIZE_FACTOR
+from queryserver.sql.effects import read_only_transaction_refusal
 from queryserver.sql.literals import MYSQL
 from queryserver.sql.markers import BoundStatement, sql_text
 from queryserver.sql.scanner import first_word
@@ -213,10 +215,13 @@ class MysqlConnection(RawConnection):
         if not self.fields:
             await self._drop_further_results()
 
-    async def prepare_bound(self, statement: BoundStatement) -> bool:
-        """Prepare a statement with parameter markers. Return False if the server does not accept the markers."""
+    async def prepare_bound(self, statement: BoundStatement, comment: str = "") -> bool:
+        """Prepare a statement with parameter markers. Return False if the server does not accept the markers.
+
+        `comment` is sent before the statement.
+        """
         await self._begin()
-        text = statement.render(prepared.mark).encode(errors="surrogateescape")
+        text = comment.encode() + statement.render(prepared.mark).encode(errors="surrogateescape")
         try:
             self._prepared = await self.prepare(text)
         except driver.MySQLError as error:
@@ -401,17 +406,20 @@ class MysqlStatement(DriverStatement):
         self,
         connection: MysqlConnection,
         sql: str | BoundStatement,
-        context: StatementContext,  # noqa: ARG002 the engine has no use for it yet
+        context: StatementContext,
         *,
         interrupt_thread: Callable[[int], Awaitable[None]],
-        read_only: bool,
+        tags: bool = True,
+        read_only: bool = False,
     ) -> None:
         self._connection = connection
         self._sql = sql
         self._text = sql if isinstance(sql, str) else sql.statement
         self._keyword = first_word(self._text, line_comments=("--", "#"))
         self._interrupt_thread = interrupt_thread
-        self._read_only = read_only
+        self._read_only = read_only or context.read_only
+        self._comment = leading_comment(context) if tags else ""
+        self._in_own_transaction = False
         self._readers: list[ColumnReader] = []
         self._rows_read = 0
 
@@ -452,10 +460,41 @@ class MysqlStatement(DriverStatement):
     async def _run_once(self) -> None:
         if self._connection.is_closed():
             raise errors.SessionLost("The MySQL session no longer exists; the statement was not started.")
-        if self._read_only:
-            # Set for each statement, because an executable comment in an earlier one may have reset the mode.
-            with statement_errors(started=False):
-                await self._connection.run("SET SESSION TRANSACTION READ ONLY")
+        if not self._read_only:
+            await self._start()
+            return
+        await self._begin_read_only()
+        try:
+            await self._start()
+        except errors.EngineError:
+            await self._end_read_only()
+            raise
+
+    async def _begin_read_only(self) -> None:
+        """Begin a read-only transaction for the statement.
+
+        A mode of the session could be lifted by a statement. In an open transaction there is no such mode: savepoints
+        have none, and beginning another transaction would commit the open one.
+        """
+        if refusal := read_only_transaction_refusal(self._text, "mysql"):
+            raise errors.StatementRejected(refusal)
+        if self._connection.get_transaction_status():
+            raise errors.StatementRejected(
+                "The statement is read-only, but the session has an open transaction: end it first."
+            )
+        with statement_errors(started=False):
+            await self._connection.run("START TRANSACTION READ ONLY")
+            self._in_own_transaction = True
+
+    async def _end_read_only(self) -> None:
+        """End the statement's own transaction, if there is one. It has nothing to commit."""
+        if self._in_own_transaction and not self._connection.is_closed():
+            self._in_own_transaction = False
+            with statement_errors(started=True):
+                await self._connection.run("ROLLBACK")
+
+    async def _start(self) -> None:
+        """Send the statement, and read its answer up to the first row."""
         bound = await self._prepared()
         if self._keyword not in prepared.PREPARABLE_KEYWORDS or "/*" in self._text:
             self._connection.may_read_otherwise = True
@@ -463,7 +502,7 @@ class MysqlStatement(DriverStatement):
             if bound is not None:
                 await self._connection.start_prepared(bound)
             else:
-                await self._connection.start(sql_text(self._sql, MYSQL.write))
+                await self._connection.start(self._comment + sql_text(self._sql, MYSQL.write))
             fields = self._connection.fields
             declared = list(map(declare, fields))
             self.columns = tuple(one.column for one in declared)
@@ -481,7 +520,7 @@ class MysqlStatement(DriverStatement):
         with statement_errors(started=False, shows_text=False):
             has_texts = any(isinstance(one.value, str) for one in sql.values)
             is_read_right = not has_texts or await self._connection.reads_texts_as_literals()
-            return sql if is_read_right and await self._connection.prepare_bound(sql) else None
+            return sql if is_read_right and await self._connection.prepare_bound(sql, self._comment) else None
 
     async def fetch(self, count: int) -> Rows:
         if not self.is_open:
@@ -520,9 +559,11 @@ class MysqlStatement(DriverStatement):
         except errors.EngineError as error:
             if not self.was_interrupted(error):
                 raise
+        await self._end_read_only()
 
     async def _finish(self, rows: int) -> None:
         """Record the row count and the warnings after the last row."""
         if self._keyword in _CHANGES_ROWS or (self._keyword == "WITH" and not self.columns):
             self.modified_rows = rows
         self.log_lines = await self._connection.take_warnings()
+        await self._end_read_only()

@@ -73,19 +73,23 @@ class MysqlEngine:
     dialect = "mysql"
     lists_functions = True
 
-    def __init__(self, address: MysqlAddress, *, read_only: bool = False) -> None:
+    def __init__(self, address: MysqlAddress, *, tags: bool = True, read_only: bool = False) -> None:
         self._address = address
+        self._tags = tags
         self._read_only = read_only
         self._sessions = PooledSessions("mysql", address.connect, connect_errors, idle_s=address.idle_s)
         self.capabilities = EngineCapabilities(
-            wants_credentials=address.user is None, endpoints=((address.host, address.port),), parameters=MYSQL.support
+            wants_credentials=address.user is None,
+            endpoints=((address.host, address.port),),
+            parameters=MYSQL.support,
+            enforces_read_only=True,
         )
 
     def session(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[StreamedSession]:  # noqa: ARG002 MySQL only has the login
         """Open a session in the database given by `options`. Leaving the context cancels a running statement."""
         login = self._login(options)
         interrupt = partial(self._interrupt, login)
-        new_statement = partial(MysqlStatement, interrupt_thread=interrupt, read_only=self._read_only)
+        new_statement = partial(MysqlStatement, interrupt_thread=interrupt, tags=self._tags, read_only=self._read_only)
         return self._sessions.session(login, new_statement, partial(_prepare, options))
 
     @asynccontextmanager
