@@ -24,7 +24,7 @@ from queryserver.engines.mysql.connection import statement_errors as mysql_error
 from queryserver.engines.phoenix import connection as phoenix_http
 from queryserver.engines.phoenix.connection import Route
 from queryserver.engines.phoenix.protocol import Phase, ServerError, avatica_errors
-from queryserver.engines.postgresql.connection import statement_errors as postgresql_errors
+from queryserver.engines.postgresql.errors import statement_errors as postgresql_errors
 from queryserver.engines.record_batches import BATCH_BYTES, ChunkSize, slice_batch
 from queryserver.engines.sqlalchemy.connection import SqlalchemyAnswer
 from queryserver.engines.trino import coordinator as trino_http

@@ -18,12 +18,8 @@ import asyncpg
 
 from queryserver.engines.connections import DatabaseLogin
 from queryserver.engines.postgresql.catalog import PostgresqlCatalog
-from queryserver.engines.postgresql.connection import (
-    PostgresqlConnection,
-    PostgresqlStatement,
-    connect_errors,
-    prepare_session,
-)
+from queryserver.engines.postgresql.connection import PostgresqlConnection, PostgresqlStatement, prepare_session
+from queryserver.engines.postgresql.errors import connect_errors
 from queryserver.engines.postgresql.loader import PostgresqlLoader
 from queryserver.engines.postgresql.parameters import PARAMETERS
 from queryserver.engines.protocol import Catalog, EngineCapabilities, SessionOptions, TableLoader

@@ -15,7 +15,8 @@ from pyarrow import csv
 
 from queryserver.engines import loader
 from queryserver.engines.catalog_queries import identifier, qualified
-from queryserver.engines.postgresql.connection import PostgresqlConnection, replace_cancellation, statement_errors
+from queryserver.engines.postgresql.connection import PostgresqlConnection
+from queryserver.engines.postgresql.errors import replace_cancellation, statement_errors
 from queryserver.engines.postgresql.wire import RefusalTap
 from queryserver.engines.protocol import LoadLedger, TableLoad, TableName
 from queryserver.errors.statements import EngineError, StatementRejected

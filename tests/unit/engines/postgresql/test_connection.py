@@ -13,12 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.refusals import raises_code
 
-from queryserver.engines.postgresql.connection import (
-    column_reader,
-    connect_errors,
-    replace_cancellation,
-    statement_errors,
-)
+from queryserver.engines.postgresql.connection import column_reader
+from queryserver.engines.postgresql.errors import connect_errors, replace_cancellation, statement_errors
 from queryserver.engines.postgresql.rows import WireRows, wire_batch, wire_format
 from queryserver.engines.postgresql.values import (
     DATE_INFINITY,
