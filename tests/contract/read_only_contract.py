@@ -1,4 +1,4 @@
-"""The contract of read-only statements (Contract editor 4.10), as one test suite for every engine adapter.
+"""The contract of read-only statements (Contract editor 4.9), as one test suite for every engine adapter.
 
 Each test runs one known way around read-only modes: in a session of its own, each statement with a context that is
 `read_only`. Afterward another session compares the data with what it was before. An engine that does not declare
@@ -20,9 +20,9 @@ from tests.contract.engine_driving import Answer, ended, read, run
 
 from queryserver.engines.protocol import Engine, EngineSession, OperationState, StatementContext
 from queryserver.errors.statements import EngineError, StatementRejected
+from queryserver.sql.classification import read_only_refusal
 from queryserver.sql.markers import BoundStatement, StatementParameters
 from queryserver.sql.parameters import read_parameter_rows, read_parameters
-from queryserver.sql.statements import read_only_refusal
 
 READ_ONLY = StatementContext(user="ada", operation_id="0b5f6a2e", connector="docs", read_only=True)
 ROWS = 3

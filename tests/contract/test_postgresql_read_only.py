@@ -174,7 +174,7 @@ class TestPostgresqlReadOnly(EmbeddedBasis, ReadOnlyContract):
         received = list[Any]()
         listener = await asyncpg.connect(users_dsn)
         try:
-            await listener.add_listener("news", lambda *event: received.append(event[-1]))
+            await listener.add_listener("news", lambda _connection, _pid, _channel, payload: received.append(payload))
             async with engine.session(USER, NO_OPTIONS) as session:
                 await run(session, _FUNCTION.replace("{t}", "n") % ("", "PERFORM pg_notify('news', 'x')"))
                 await self.run_read_only(engine, session, "SELECT n_f()")
