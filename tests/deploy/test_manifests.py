@@ -227,6 +227,8 @@ def test_ingress_leads_to_servers_and_not_to_metrics():
     assert {(one["path"], one["pathType"]) for one in paths} == {
         ("/api", "Prefix"),
         ("/notebook/api", "Prefix"),
+        ("/mcp", "Prefix"),
+        ("/.well-known/oauth-protected-resource", "Prefix"),
         ("/desktop", "Prefix"),
         ("/", "Exact"),
     }

@@ -50,11 +50,12 @@ _THREAD_ABOVE_COLUMNS = 40
 
 @dataclass(frozen=True, slots=True)
 class NameFilter:
-    """A request for one page of the names that start with `prefix`, ignoring case."""
+    """A request for one page of the names that start with `prefix` and contain `part`, ignoring case."""
 
     prefix: str = ""
     page: int = 1
     limit: int | None = None
+    part: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +145,10 @@ class CatalogBrowser:
 
     def _page(self, found: Sequence[T], names: Sequence[str], name_filter: NameFilter) -> NamePage[list[T]]:
         limit = min(name_filter.limit or self._max_names, self._max_names)
-        if name_filter.prefix:
-            prefix = name_filter.prefix.casefold()
-            found = list(compress(found, [name.casefold().startswith(prefix) for name in names]))
+        prefix, part = name_filter.prefix.casefold(), name_filter.part.casefold()
+        if prefix or part:
+            folded = (name.casefold() for name in names)
+            found = list(compress(found, [name.startswith(prefix) and part in name for name in folded]))
         start = (name_filter.page - 1) * limit
         return NamePage(list(found[start : start + limit]), truncated=len(found) > start + limit)
 

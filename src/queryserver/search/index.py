@@ -465,6 +465,8 @@ class IndexSource:
         for connector in self.connectors.visible(user):
             if search.dialects and connector.dialect not in search.dialects:
                 continue
+            if search.connectors and connector.key not in search.connectors:
+                continue
             key = scope_key(self.connectors, user, connector)
             if key is not None:
                 connectors_by_key[key] = connector
@@ -514,4 +516,5 @@ def _record(hit: Hit, dialect: str) -> model.Record:
         last_modified=row.modified_at,
         connector=hit.connector,
         dialect=dialect,
+        path=tuple(parts),
     )

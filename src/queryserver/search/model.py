@@ -36,7 +36,8 @@ class Record:
     """A search result (Contract platform 8.2), without the two HTML texts that are derived from it.
 
     `text` is searched in addition to name, description and tags; only an excerpt around a match is shown. For a
-    document, it contains the statement. `further` contains additional response keys from an external catalog.
+    document, it contains the statement. `further` contains additional response keys from an external catalog. `path` is
+    the names of the database, the table and the column of an indexed object, as far as it has them.
     """
 
     original_name: str
@@ -60,6 +61,7 @@ class Record:
     parent_uuid: str | None = None
     text: str = ""
     further: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    path: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +95,8 @@ class SourceAnswer:
 class Search:
     """A search. Each source returns its first `offset + limit` matches; the page is selected from them later.
 
-    `facets` names the facets to count. `dialects` restricts the source sql; empty means all. Ages are relative to
-    `now`.
+    `facets` names the facets to count. `dialects` and `connectors` (keys) restrict the source sql; empty means all. Ages
+    are relative to `now`.
     """
 
     query: Query
@@ -103,6 +105,7 @@ class Search:
     limit: int = 25
     facets: frozenset[FacetName] = frozenset()
     dialects: frozenset[str] = frozenset()
+    connectors: frozenset[str] = frozenset()
 
     @property
     def reach(self) -> int:

@@ -44,6 +44,7 @@ class SearchParameters:
     text: str = ""
     sources: tuple[model.SourceName, ...] = ()
     dialects: frozenset[str] = frozenset()
+    connectors: frozenset[str] = frozenset()
     facets: tuple[str, ...] = ()
     interface: str | None = None
     limit: int = 25
@@ -195,6 +196,7 @@ def _search_of(parameters: SearchParameters) -> tuple[model.Search, list[str]]:
         limit=parameters.limit,
         facets=frozenset(known[facet] for facet in parameters.facets if facet in known),
         dialects=parameters.dialects,
+        connectors=parameters.connectors,
     )
     return search, [f"Facet {facet[:100]} does not exist." for facet in sorted(set(parameters.facets) - known.keys())]
 
