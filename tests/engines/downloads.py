@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from tests.clients import generators
+from tests.clients import generators, mcp_programs
 from tests.engines import azurite, gethue, hdfs, hive, hive_secured, image, ozone, phoenix, sparksql, trino, versitygw
 from tests.tools import environment
 
@@ -34,6 +34,7 @@ _OTHERS: Mapping[str, Callable[[], object]] = {
     "clients-python": generators.python_environment,
     "clients-hue": generators.hue_environment,
     "clients-typescript": generators.node_packages,
+    "clients-mcp": mcp_programs.packages,
     "tools": environment.python_with_tools,
 }
 
