@@ -1,4 +1,4 @@
-"""Agents on two servers without affinity: consecutive calls of a session reach different servers (Contract mcp)."""
+"""Agents on two servers without affinity: consecutive calls of a session reach different servers (Contract mcp 6, check 33)."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager

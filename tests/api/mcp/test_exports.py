@@ -1,4 +1,4 @@
-"""The tool that exports results (Contract mcp 6)."""
+"""The tool that exports results (Contract mcp 3.9; checks 29 and 30)."""
 
 from uuid import uuid4
 

@@ -1,4 +1,4 @@
-"""The tool that explains statements (Contract mcp 5)."""
+"""The tool that explains statements (Contract mcp 3.8; check 28)."""
 
 from tests.api.driving import Caller
 from tests.api.mcp.sources import Agents, agents, ana, api, endpoint, error_in, files, newest

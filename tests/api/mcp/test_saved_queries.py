@@ -1,4 +1,4 @@
-"""Resources of saved queries (Contract mcp 7)."""
+"""Resources of saved queries (Contract mcp 4; check 31)."""
 
 import json
 

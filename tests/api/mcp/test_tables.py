@@ -1,4 +1,4 @@
-"""Tools that find and describe tables (Contract mcp 4)."""
+"""Tools that find and describe tables (Contract mcp 3.6, 3.7, 3.10; checks 24 to 27)."""
 
 import json
 from typing import Any

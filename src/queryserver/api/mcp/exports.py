@@ -1,4 +1,4 @@
-"""Tool that exports a stored result (Contract mcp 6)."""
+"""Tool that exports a stored result (Contract mcp 3.9)."""
 
 from typing import Annotated, Any, Literal
 
@@ -11,6 +11,7 @@ from queryserver.api.mcp.tools import ToolCall, ToolContext, add_tool
 from queryserver.api.schemas.fields import parse
 from queryserver.api.schemas.requests import exports as requests
 from queryserver.exports.submission import ExportRequest
+from queryserver.identity.model import Scope
 from queryserver.statements.status import parse_operation_id
 
 _WRITES = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=True)
@@ -39,6 +40,7 @@ def register(server: MCPServer[Any]) -> None:
             " write at the target. Nothing is replaced unless if_exists says so."
         ),
         annotations=_WRITES,
+        scope=Scope.QUERY,
     )
 
 

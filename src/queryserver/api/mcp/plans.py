@@ -1,4 +1,4 @@
-"""Tool that explains a statement (Contract mcp 5)."""
+"""Tool that explains a statement (Contract mcp 3.8)."""
 
 from typing import Annotated, Any
 
@@ -8,6 +8,7 @@ from pydantic import Field
 from queryserver.api.mcp.sizes import ANSWER_BYTES, CompactModel, clipped_bytes
 from queryserver.api.mcp.tools import DATA_NOTICE, ToolCall, ToolContext, ToolFailure, add_tool
 from queryserver.catalog.plans import PlanRefusal, PlanRequest
+from queryserver.identity.model import Scope
 
 
 class Plan(CompactModel):
@@ -25,10 +26,11 @@ def register(server: MCPServer[Any]) -> None:
         explain,
         title="Explain a statement",
         description=(
-            "Return the engine's plan for one statement, which is not run. Use it to check a statement, and to see"
-            " what it would read, before run_sql. The plan is cut after"
+            "Return the engine's plan for one statement, which is not run."
+            " Use it to check a statement, and to see what it would read, before run_sql. The plan is cut after"
             f" {ANSWER_BYTES // 1024} KiB. The engine must answer within the connector's `metadata_timeout_s`."
         ),
+        scope=Scope.QUERY_READ,
     )
 
 
@@ -42,7 +44,8 @@ async def explain(
 ) -> Plan:
     call = ToolCall.of(context)
     source = call.services.connectors.resolve(call.user, connector)
-    found = await call.services.metadata.plans.explain(call.user, PlanRequest(source.key, statement, database))
+    request = PlanRequest(source.key, statement, database)
+    found = await call.services.metadata.plans.explain(call.user, request)
     if found.refusal is not None:
         raise _failure(found.refusal)
     plan = clipped_bytes(found.plan, ANSWER_BYTES)

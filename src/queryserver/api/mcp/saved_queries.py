@@ -1,4 +1,4 @@
-"""Resources of saved queries (Contract mcp 7)."""
+"""Resources of saved queries (Contract mcp 4)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -103,8 +103,8 @@ async def _listed(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> H
 
 
 def _require_scope(user: User) -> None:
-    if not user.has_scope(Scope.QUERY):
-        raise MCPError(INVALID_PARAMS, InsufficientScope(Scope.QUERY).message)
+    if not user.has_scope(Scope.QUERY_READ):
+        raise MCPError(INVALID_PARAMS, InsufficientScope(Scope.QUERY_READ).message)
 
 
 def _resource(document: Summary) -> Resource:

@@ -5,7 +5,7 @@ from typing import Any
 from mcp.server.mcpserver import MCPServer
 
 from queryserver import __version__
-from queryserver.api.mcp import connectors, statements
+from queryserver.api.mcp import connectors, exports, plans, saved_queries, statements, tables
 from queryserver.services import Services
 
 _INSTRUCTIONS = (
@@ -32,4 +32,8 @@ def create_server(services: Services) -> MCPServer[Any]:
     )
     connectors.register(server, services)
     statements.register(server, services)
+    tables.register(server)
+    plans.register(server)
+    exports.register(server)
+    saved_queries.register(server)
     return server

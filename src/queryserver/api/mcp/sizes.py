@@ -1,4 +1,4 @@
-"""Sizes of answers that go into a model's context window."""
+"""Sizes of answers that go into a model's context window (Contract mcp 3.10)."""
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
