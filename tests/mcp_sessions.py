@@ -28,7 +28,7 @@ TOOLS = {
 }
 
 
-class Alternating(httpx2.AsyncBaseTransport):
+class AlternatingTransport(httpx2.AsyncBaseTransport):
     """Sends each request to the next of several servers, as a proxy without affinity does. `counts` has the number of
     requests of each server.
     """

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -95,13 +96,13 @@ async def with_token(base_url: str, token: str) -> AsyncIterator[str]:
             finally:
                 await answer.aclose()
 
-        server = uvicorn.Server(uvicorn.Config(relay, port=0, lifespan="off", log_config=None))
-        task = asyncio.create_task(server.serve())
-        while not server.started:
-            await asyncio.sleep(0.01)
-        port = server.servers[0].sockets[0].getsockname()[1]
-        try:
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            server.should_exit = True
-            await task
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            listener.listen()
+            server = uvicorn.Server(uvicorn.Config(relay, lifespan="off", log_config=None))
+            task = asyncio.create_task(server.serve([listener]))
+            try:
+                yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+            finally:
+                server.should_exit = True
+                await task

@@ -1,4 +1,6 @@
-"""The official inspector and conformance suite of the Model Context Protocol accept the endpoint (Contract mcp 6, check 32)."""
+"""The official inspector and conformance suite of the Model Context Protocol accept the endpoint
+(Contract mcp 6, check 32).
+"""
 
 import json
 from collections.abc import AsyncIterator

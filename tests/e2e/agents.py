@@ -74,7 +74,7 @@ async def cancels_statement(connect: Connect, place: Installation) -> None:
         assert (await _ended(agent, operation))["state"] == "canceled"
 
 
-async def is_told_what_failed(connect: Connect, place: Installation) -> None:
+async def reads_errors_that_name_the_cause(connect: Connect, place: Installation) -> None:
     async with connect("ana") as agent:
         failed = await agent.refused("run_sql", connector="postgresql", sql="SELECT misspelt FROM pg_class")
         assert "misspelt" in failed
@@ -116,7 +116,7 @@ SCENARIOS = (
     follows_statement_that_outlasts_the_wait,
     reads_every_page_once,
     cancels_statement,
-    is_told_what_failed,
+    reads_errors_that_name_the_cause,
     sees_no_operation_of_another_user,
 )
 

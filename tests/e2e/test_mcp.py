@@ -1,4 +1,6 @@
-"""Agents on two servers without affinity: consecutive calls of a session reach different servers (Contract mcp 6, check 33)."""
+"""Agents on two servers without affinity: consecutive calls of a session reach different servers
+(Contract mcp 6, check 33).
+"""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -8,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.e2e.agents import SCENARIOS, Scenario, api_token
 from tests.e2e.installation import Installation, Node, installed
-from tests.mcp_sessions import REVISIONS, Alternating, Session, session
+from tests.mcp_sessions import REVISIONS, AlternatingTransport, Session, session
 
 from queryserver.platform.embedded.postgres import EmbeddedPostgres
 
@@ -37,7 +39,7 @@ async def nodes(place: Installation) -> AsyncIterator[list[Node]]:
 async def test_agent_session_over_two_servers_without_affinity(
     scenario: Scenario, revision: str, place: Installation, nodes: list[Node], tmp_path: Path
 ) -> None:
-    transport = Alternating([node.process.base_url for node in nodes])
+    transport = AlternatingTransport([node.process.base_url for node in nodes])
 
     @asynccontextmanager
     async def connect(user: str, *scopes: str) -> AsyncIterator[Session]:

@@ -12,8 +12,8 @@ from tests.engines.servers import unavailable
 
 
 def program(engine: str, name: str, *, major: int = 0) -> str:
-    """Return the path of `node` or `npm`: the system's own program, if its Node has at least this major version, or else
-    the one in the type checker's package.
+    """Return the path of `node` or `npm`: the system's own program if its Node has at least this major version,
+    otherwise the program in the type checker's package.
     """
     system = shutil.which(name)
     if system and (not major or _major_version(Path(system).with_name("node")) >= major):

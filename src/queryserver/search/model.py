@@ -95,8 +95,8 @@ class SourceAnswer:
 class Search:
     """A search. Each source returns its first `offset + limit` matches; the page is selected from them later.
 
-    `facets` names the facets to count. `dialects` and `connectors` (keys) restrict the source sql; empty means all. Ages
-    are relative to `now`.
+    `facets` names the facets to count. `dialects` and `connectors` (keys) restrict the source sql; empty means all.
+    Ages are relative to `now`.
     """
 
     query: Query
