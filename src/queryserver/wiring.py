@@ -62,6 +62,7 @@ from queryserver.statements.build import (
 )
 from queryserver.statements.model import Assignment
 from queryserver.statements.runner import RunnerHooks
+from queryserver.statements.traces import NO_TRACES, StatementTraces
 from queryserver.tasks.build import ScheduleServices, TaskServices, schedule_services, task_services
 from queryserver.tasks.execution import TaskJobs
 from queryserver.tasks.instances import Instances
@@ -89,7 +90,8 @@ async def open_services(
     async with AsyncExitStack() as stack:
         registry = registry or CollectorRegistry()
         metrics = _metrics(settings, registry)
-        records = await stack.enter_async_context(open_records(settings, metrics))
+        traces = await stack.enter_async_context(_open_traces(settings, role))
+        records = await stack.enter_async_context(open_records(settings, metrics, traces))
         database = records.database
         ownership = _ownership(settings, database)
         accounts = await stack.enter_async_context(open_accounts(settings, database, metrics))
@@ -374,6 +376,19 @@ def _metrics(settings: Settings, registry: CollectorRegistry) -> Metrics:
     if not settings.desktop.metrics.enable_prometheus:
         return NO_METRICS
     return Metrics(registry, dialects=[one.dialect for one in TYPES])
+
+
+@asynccontextmanager
+async def _open_traces(settings: Settings, role: Role) -> AsyncGenerator[StatementTraces]:
+    if not settings.tracing.otlp_endpoint:
+        yield NO_TRACES
+        return
+    # The SDK is loaded only if tracing is on, because loading it takes 0.1 s.
+    from queryserver.platform.spans import open_span_recorder  # noqa: PLC0415
+    from queryserver.statements.recorded_traces import RecordedTraces  # noqa: PLC0415
+
+    async with open_span_recorder(settings.tracing, role=role.value) as recorder:
+        yield RecordedTraces(recorder)
 
 
 def _connectors(

@@ -27,6 +27,7 @@ from queryserver.api.responses import HEADERS_ONLY
 from queryserver.errors.base import TooManyRequests
 from queryserver.platform.logs import log_call
 from queryserver.platform.networks import Network
+from queryserver.platform.text import read_traceparent
 
 CALL = "queryserver.call"
 """Scope key of the call's `CallRecord`."""
@@ -211,6 +212,8 @@ class RequestIds:
 
         # Uvicorn runs each call in its own context, so the id is unbound when the call ends.
         structlog.contextvars.bind_contextvars(request_id=request_id)
+        if (traceparent := read_traceparent(Headers(scope=scope).get("traceparent"))) is not None:
+            structlog.contextvars.bind_contextvars(trace_id=traceparent.split("-")[1])
         # Copied, because inner middlewares change the scope, and uvicorn reads the method from the original scope.
         call = {**scope, "request_id": request_id, CALL: CallRecord(received=scope)}
         await self._app(call, receive, send_with_headers)

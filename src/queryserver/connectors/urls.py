@@ -151,6 +151,20 @@ def driver_of(scheme: str) -> tuple[str, str]:
     return f"{dialect}{plus}{rest}", dialect
 
 
+def server_of(url: str) -> tuple[str, int | None, str] | None:
+    """Return host, port and path of a connector's URL, without the login. None if the URL is not valid or has no host.
+
+    The port defaults to that of the dialect.
+    """
+    try:
+        parts, port = _parts(url.strip())
+    except Refused:
+        return None
+    if not parts.hostname:
+        return None
+    return parts.hostname, port or PORTS.get(driver_of(parts.scheme)[1]), unquote(parts.path.strip("/"))
+
+
 def _driver_url(value: Any, info: ValidationInfo) -> DriverUrl:
     text, rules = str(value).strip(), context_rules(info)
     parts, port = _parts(text)

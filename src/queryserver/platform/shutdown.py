@@ -24,6 +24,8 @@ CALLS_ANSWERED_WITHIN_S = 3.0
 """Time for calls that are still running after statements have used up the grace period."""
 ENGINES_CLOSED_WITHIN_S = 2.0
 """Time to close engine connections, including threads that are inside drivers."""
+SPANS_EXPORTED_WITHIN_S = 2.0
+"""Time to export the spans that are still waiting."""
 REST_S = 15.0
 """Total time for all steps after the grace period. Then the process exits, even if something is still running."""
 THREADS_END_WITHIN_S = 2.0

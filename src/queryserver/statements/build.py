@@ -53,6 +53,7 @@ from queryserver.statements.session_repository import ENGINE_OWNERS, SESSIONS, S
 from queryserver.statements.sessions import Sessions
 from queryserver.statements.status import StatementAccess, StatementControl, StatementHistory, StatementReader
 from queryserver.statements.submission import StatementRecorder, Submissions
+from queryserver.statements.traces import NO_TRACES, StatementTraces
 
 log = structlog.get_logger(__name__)
 
@@ -68,10 +69,13 @@ class StoredRecords:
     sessions: SessionRecords
     results: ResultStore
     retention: RetentionSweep
+    traces: StatementTraces
 
 
 @asynccontextmanager
-async def open_records(settings: Settings, metrics: Metrics = NO_METRICS) -> AsyncGenerator[StoredRecords]:
+async def open_records(
+    settings: Settings, metrics: Metrics = NO_METRICS, traces: StatementTraces = NO_TRACES
+) -> AsyncGenerator[StoredRecords]:
     """Open the service database and the result store, and close both on exit.
 
     Raises ConfigurationError, SchemaMismatch, DatabaseUnavailable.
@@ -82,7 +86,7 @@ async def open_records(settings: Settings, metrics: Metrics = NO_METRICS) -> Asy
         database = await stack.enter_async_context(
             open_database(dsn, settings.desktop.database, metrics.queries.observe)
         )
-        records = StatementRecords(database, statement_ends(settings))
+        records = StatementRecords(database, statement_ends(settings, traces))
         stack.push_async_callback(records.aclose)
         cursors = CursorMoves(database)
         stack.push_async_callback(cursors.aclose)
@@ -99,7 +103,7 @@ async def open_records(settings: Settings, metrics: Metrics = NO_METRICS) -> Asy
             clean_up_lock=partial(clean_up_lock, dsn),
             metrics=metrics,
         )
-        yield StoredRecords(dsn, database, records, cursors, sessions, results.store, sweep)
+        yield StoredRecords(dsn, database, records, cursors, sessions, results.store, sweep, traces)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,16 +228,17 @@ class StatementBuilder:
 
     @cached_property
     def _owned(self) -> OwnedStatements:
-        broker = self.fleet.broker
+        broker, traces = self.fleet.broker, self.stored.traces
         return OwnedStatements(
             self.stored.database,
             self.fleet.ownership,
             self.accounts.sealer,
-            statement_ends(self.settings),
+            statement_ends(self.settings, traces),
             # While the broker is reachable, its messages announce the end of each statement. They are faster than
             # database notifications.
             notifies_ends=lambda: not (broker and broker.is_reachable),
             on_final_status=self._signals.ended,
+            on_part_end=traces.ended if traces.is_on else None,
         )
 
     @cached_property
@@ -306,6 +311,7 @@ class StatementBuilder:
             ),
             hooks=self.hooks,
             metrics=self.resources.metrics,
+            traces=self.stored.traces,
             external_data=self._external_data,
             broker=self.fleet.broker,
         )

@@ -57,6 +57,7 @@ from queryserver.statements.run_record import (
 from queryserver.statements.scripts import ScriptRun
 from queryserver.statements.states import StatementState, Truncation, TruncationReason
 from queryserver.statements.stored_session import StoredSession
+from queryserver.statements.traces import NO_TRACE, StatementTrace
 
 log = structlog.get_logger(__name__)
 
@@ -97,6 +98,7 @@ class Execution:
     notify: Callable[[], None]
     before_end: Callable[[], Awaitable[None]] | None = None
     metrics: Metrics = NO_METRICS
+    trace: StatementTrace = NO_TRACE
     script: ScriptRun | None = None
     previous_log: StatementLog | None = None
     """The log of the script's previous statement, which this statement appends to."""
@@ -129,6 +131,7 @@ class Execution:
             metrics=self.metrics,
             script=self.script,
             previous_log=self.previous_log,
+            trace=self.trace,
         )
         self.log = self._record.log
         self.was_sent = self.assignment.sent
@@ -321,7 +324,9 @@ class Execution:
                 return self._stopped()
             if self._bound is not None and self._bound.rows and not takes_rows(session):
                 return await self._run_for_each_row(session, self._bound)
-            handle = await session.submit(self._bound or self.assignment.statement, self.context)
+            handle = await session.submit(
+                self._bound or self.assignment.statement, self.trace.engine_context(self.context)
+            )
             self._accepted = True
             async with self._operation(session, handle):
                 return await self._follow(session, handle)
@@ -331,7 +336,7 @@ class Execution:
         modified: int | None = None
         for number, row in enumerate(statement.rows):
             statement.row = number
-            handle = await session.submit(row, self.context)
+            handle = await session.submit(row, self.trace.engine_context(self.context))
             self._accepted = True
             # No token is stored. Another runner could only resume the current row, and the remaining rows would be
             # lost.
@@ -420,7 +425,8 @@ class Execution:
         """Record and return the outcome. It is recorded before the operation is closed, so it is never lost."""
         match status.state:
             case OperationState.FINISHED if status.has_result_set:
-                outcome = await self._read_rows(session, handle)
+                with self.trace.reading():
+                    outcome = await self._read_rows(session, handle)
             case OperationState.FINISHED:
                 outcome = Outcome(StatementState.SUCCESS, modified_row_count=status.modified_rows)
             case OperationState.CANCELED if self._stopping:
@@ -456,7 +462,7 @@ class Execution:
             self._token = token
 
         caps = ResultLimits(assignment.row_limit, settings.result_max_bytes, settings.cell_max_bytes)
-        spool = Spool(self.results, assignment.claim, caps, make_visible, stored=assignment.resumption)
+        spool = Spool(self.results, assignment.claim, caps, make_visible, assignment.resumption, self.trace)
         token = self._token
         try:
             async with aclosing(with_pauses(session.batches(handle), pause_s=SEGMENT_AGE_S)) as batches:

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import secrets
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -375,6 +376,13 @@ class StatementEnd:
     """Time from sending until the end, or 0 if the statement was never sent."""
     canceled_by: str | None
     is_import: bool
+    is_script: bool
+    """Whether this is the operation of a whole script."""
+    operation_id: UUID | None
+    """The script's operation, if this is a statement of a script that runs as a whole."""
+    traceparent: str | None
+    lasted_s: float
+    """Time from recording until the end."""
 
 
 EndListener: TypeAlias = Callable[[StatementEnd], None]
@@ -493,6 +501,9 @@ class Assignment:
     read_only: bool = False
     traceparent: str | None = None
     max_estimated_bytes: int | None = None
+    recorded_at: float = 0.0
+    """When the statement was recorded, on the `time.time()` clock of this process, which may differ from that of the
+    database."""
 
     @property
     def client_operation_id(self) -> UUID:
@@ -542,6 +553,7 @@ def new_assignment(new: NewStatement, claim: Claim, *, history_id: int, ends_at:
         read_only=new.read_only,
         traceparent=new.traceparent,
         max_estimated_bytes=new.max_estimated_bytes,
+        recorded_at=time.time(),
     )
 
 

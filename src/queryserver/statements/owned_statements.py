@@ -66,8 +66,11 @@ class OwnedStatements:
         on_end: EndListener = lambda _end: None,
         notifies_ends: Callable[[], bool] = lambda: True,
         on_final_status: Callable[[StatementStatus], None] = lambda _status: None,
+        on_part_end: EndListener | None = None,
     ) -> None:
         """Initialize the repository. `on_end` receives the end of each statement that this process finishes.
+
+        For a script, this is only the end of its operation. `on_part_end` receives the ends of its statements.
 
         `on_final_status` receives the status of each finished statement, except statements of scripts.
 
@@ -78,6 +81,7 @@ class OwnedStatements:
         self._database = database
         self._on_end = on_end
         self._on_final_status = on_final_status
+        self._on_part_end = on_part_end
         self.ownership = ownership
         self._sealer = sealer
         self._parameters = ParameterSealer(sealer)
@@ -301,6 +305,8 @@ class OwnedStatements:
             )
             if operation is not None and claim.is_claimed and self._notifies_ends():
                 await connection.execute(queries.NOTIFY_END, str(operation_id))
+        if self._on_part_end is not None:
+            self._on_part_end(end_from_row(row))
         if operation is not None:
             self._on_end(end_from_row(operation))
         return PartEnd(recorded)
@@ -394,6 +400,7 @@ class OwnedStatements:
         return Assignment(
             **{name: row[name] for name in queries.ASSIGNMENT_FIELDS},
             ends_at=time.monotonic() + row["left"].total_seconds(),
+            recorded_at=time.time() - row["age"].total_seconds(),
             claim=Claim(row["id"], row["owner"], row["fence"], is_claimed=True, operation_id=row["operation_id"]),
             sent=row["sent_at"] is not None,
             cancel_requested=row["cancel_requested_at"] is not None,

@@ -38,6 +38,7 @@ from queryserver.statements.rows import (
     times_from_row,
 )
 from queryserver.statements.states import StatementState
+from queryserver.statements.traces import NO_TRACES, StatementTraces
 
 log = structlog.get_logger(__name__)
 
@@ -187,8 +188,8 @@ where user_id = $1 and in_history
 _ACTIVE = "and state in ('waiting', 'running')"
 
 
-def statement_ends(settings: Settings) -> EndListener:
-    """Return a listener that records each statement's end as an audit event.
+def statement_ends(settings: Settings, traces: StatementTraces = NO_TRACES) -> EndListener:
+    """Return a listener that records each statement's end as an audit event, and as a span if tracing is on.
 
     It also writes a log line if audit events go to their own file.
     """
@@ -210,6 +211,7 @@ def statement_ends(settings: Settings) -> EndListener:
         audit.record(end.user, operation, end.connector, outcome=end.outcome, facts=facts)
         if has_file:
             log.info(operation, user=end.user, connector=end.connector, outcome=end.outcome, **facts)
+        traces.ended(end)
 
     return record
 

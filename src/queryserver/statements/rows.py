@@ -34,7 +34,10 @@ _PART_FIELDS = (
     "id", "statement_index", "has_result_set", "rows", "modified_row_count", "message", "error_sqlstate"
 )  # fmt: skip
 HISTORY_FIELDS = ("id", "history_id", "dialect", "parent_uuid", "database", "rows", "parameter_count")
-_END_FIELDS = ("id", "connector", "dialect", "rows", "size_bytes", "canceled_by", "is_import")
+_END_FIELDS = (
+    "id", "connector", "dialect", "rows", "size_bytes", "canceled_by", "is_script", "operation_id", "traceparent",
+    "lasted_s", "is_import"
+)  # fmt: skip
 
 _ERROR_FIELDS = ("error_line", "error_column", "error_sqlstate")
 _DETAIL_FIELDS = ("statement", "text_is_cut", "position", *_HANDLE_FIELDS, *_ERROR_FIELDS)
@@ -65,9 +68,10 @@ from statements where operation_id = $1 or (id = $1 and not is_script) order by 
 _END_VALUES = """import_plan is not null as is_import,
     (select username from users where users.id = user_id) as username,
     extract(epoch from coalesce(sent_at, ended_at) - recorded_at)::float8 as queued_s,
+    extract(epoch from ended_at - recorded_at)::float8 as lasted_s,
     coalesce(extract(epoch from ended_at - sent_at), 0)::float8 as elapsed_s"""
-END_COLUMNS = f"{', '.join(_END_FIELDS[:-1])}, state, error_code, {_END_VALUES}"
-_STATUS_AND_END = f"{STATUS}, size_bytes, canceled_by, {_END_VALUES}"
+END_COLUMNS = f"{', '.join(_END_FIELDS[:-2])}, state, error_code, {_END_VALUES}"
+_STATUS_AND_END = f"{STATUS}, size_bytes, canceled_by, traceparent, {_END_VALUES}"
 
 LOG_MOMENT = """to_char({moment} at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')"""
 """SQL expression for the timestamp at the beginning of a log line."""
@@ -207,7 +211,7 @@ ASSIGNMENT_FIELDS = (
 )  # fmt: skip
 ASSIGNMENT = f"""{", ".join(ASSIGNMENT_FIELDS[:-1])}, id, owner, fence, sent_at, engine_handle, cancel_requested_at,
     sealed_token, token_expires_at, api_token, sealed_parameters, size_bytes, limit_source, operation_id,
-    deadline_at - clock_timestamp() as left,
+    deadline_at - clock_timestamp() as left, clock_timestamp() - recorded_at as age,
     (select count(*) from result_segments where statement_id = id) as segments,
     (select {NEXT_LINE} from statement_logs where statement_id = coalesce(operation_id, id)) as log_lines
 """

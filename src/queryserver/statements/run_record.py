@@ -30,6 +30,7 @@ from queryserver.statements.model import Assignment, Claim, EngineCheckpoint, Ou
 from queryserver.statements.owned_statements import OwnedStatements
 from queryserver.statements.scripts import ScriptRun
 from queryserver.statements.states import StatementState, TruncationReason
+from queryserver.statements.traces import NO_TRACE, StatementTrace
 
 T = TypeVar("T")
 
@@ -163,6 +164,7 @@ class RunRecord:
     """Set for a statement of a script that runs as a whole."""
     previous_log: StatementLog | None = None
     """The log of the script's previous statement, which this statement appends to."""
+    trace: StatementTrace = NO_TRACE
     next_statement: Assignment | None = field(default=None, init=False)
     """The script's next statement, which was recorded together with the end of this one."""
     engine_continues: bool = field(default=False, init=False)
@@ -214,6 +216,7 @@ class RunRecord:
             if not (recorded or await self._retried(lambda: self.owned.mark_sent(self._claim))):
                 return False
             self._queued = timedelta(seconds=time.monotonic() - self._started_at)
+            self.trace.sent()
             return True
 
     async def clear_source(self) -> None:
@@ -221,6 +224,7 @@ class RunRecord:
         async with self._writing:
             if not self.is_settled:
                 await self._write(lambda: self.owned.clear_source(self._claim))
+                self.trace.uses_engine()
 
     async def take_back(self) -> None:
         """Record that the statement has not been sent yet, if the record says otherwise (ADR 81)."""
@@ -306,6 +310,7 @@ class RunRecord:
             if self.is_settled:
                 return
             self.engine_continues = not engine_is_done
+            self.trace.finished(outcome)
             if self.before_end is not None:
                 await self._retried(self.before_end)
             if outcome.message and outcome.state is not StatementState.AVAILABLE:
@@ -413,6 +418,7 @@ class Spool:
     caps: ResultLimits
     make_visible: Callable[[Segment, str | None], Awaitable[None]]
     stored: Resumption | None = None
+    trace: StatementTrace = NO_TRACE
     truncated_reason: TruncationReason | None = field(default=None, init=False)
     _pending: list[pa.RecordBatch] = field(default_factory=list[pa.RecordBatch], init=False)
     _pending_bytes: int = field(default=0, init=False)
@@ -532,16 +538,18 @@ class Spool:
 
     async def _store_segment(self, number: int, start_row: int, table: pa.Table, token: str | None) -> None:
         claim = self.claim
-        try:
-            segment = await self.results.append(
-                claim.statement_id, fence=claim.fence, number=number, start_row=start_row, table=table
-            )
-        except errors.InsufficientStorage as error:
-            raise errors.disk_below_floor(error.message) from error
-        except errors.QueryServerError as error:
-            raise errors.result_store_failed("The result could not be stored.") from error
-        self._stored_bytes += segment.size_bytes
-        await self.make_visible(segment, token)
+        with self.trace.storing():
+            try:
+                segment = await self.results.append(
+                    claim.statement_id, fence=claim.fence, number=number, start_row=start_row, table=table
+                )
+            except errors.InsufficientStorage as error:
+                raise errors.disk_below_floor(error.message) from error
+            except errors.QueryServerError as error:
+                raise errors.result_store_failed("The result could not be stored.") from error
+            self._stored_bytes += segment.size_bytes
+            self.trace.stored(segment)
+            await self.make_visible(segment, token)
 
 
 async def with_pauses(items: AsyncIterator[T], *, pause_s: float) -> AsyncGenerator[T | None]:

@@ -49,6 +49,7 @@ from queryserver.statements.running_statements import (
 )
 from queryserver.statements.session_options import SessionCredentials
 from queryserver.statements.session_repository import SessionRecords
+from queryserver.statements.traces import NO_TRACES, StatementTraces
 
 log = structlog.get_logger(__name__)
 
@@ -279,6 +280,7 @@ class Runner:
     hooks: RunnerHooks = RunnerHooks()
     external_data: ExternalData = NO_EXTERNAL_DATA
     metrics: Metrics = NO_METRICS
+    traces: StatementTraces = NO_TRACES
     broker: Broker | None = None
     _no_sweep_until: float = field(default=0.0, init=False)
 
@@ -348,6 +350,7 @@ class Runner:
             signals=self.signals,
             editor=self.editor,
             metrics=self.metrics,
+            traces=self.traces,
             broker=self.broker,
             objects_changed=self.hooks.objects_changed,
             after_end=self._after_end,

@@ -34,6 +34,7 @@ from queryserver.statements.owned_statements import OwnedStatements
 from queryserver.statements.scripts import ScriptRun
 from queryserver.statements.session_repository import SessionRecords
 from queryserver.statements.states import StatementState
+from queryserver.statements.traces import StatementTraces
 
 log = structlog.get_logger(__name__)
 
@@ -323,6 +324,7 @@ class RunningStatements:
     signals: StateSignals
     editor: EditorSettings
     metrics: Metrics
+    traces: StatementTraces
     broker: Broker | None
     objects_changed: Callable[[int, str], Awaitable[None]] | None
     after_end: Callable[[Execution], None]
@@ -354,6 +356,7 @@ class RunningStatements:
             notify=partial(self.notify, claim),
             before_end=self.before_end(assignment),
             metrics=self.metrics,
+            trace=self.traces.begin(assignment, self.connectors.known(assignment.connector)),
             script=script,
             previous_log=previous.log if previous is not None else None,
         )
@@ -390,6 +393,7 @@ class RunningStatements:
             del self._executions[claim.statement_id]
         if not execution.is_settled:  # otherwise, recording the end has already woken the waiting calls
             self.notify(claim)
+        execution.trace.close()
         self.after_end(execution)
 
     @property

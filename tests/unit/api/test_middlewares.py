@@ -4,6 +4,8 @@ import asyncio
 import json
 from typing import Any
 
+import pytest
+import structlog
 from starlette.types import Message, Receive, Scope, Send
 
 from queryserver.api.errors import internal_error
@@ -118,3 +120,27 @@ async def test_full_queue_rejects_calls_of_its_user_only() -> None:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     assert not application.slots.calls
+
+
+@pytest.mark.parametrize(
+    ("sent", "bound"),
+    [
+        ("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "0af7651916cd43dd8448eb211c80319c"),
+        ("00-00000000000000000000000000000000-b7ad6b7169203331-01", None),
+        ("forged\n", None),
+        (None, None),
+    ],
+)
+async def test_log_lines_of_a_call_with_a_valid_trace_name_it(sent: str | None, bound: str | None) -> None:
+    found: list[object] = []
+
+    async def app(_scope: Scope, _receive: Receive, _send: Send) -> None:
+        found.append(structlog.contextvars.get_contextvars().get("trace_id"))
+
+    async def unused(*_: Message) -> Message:
+        raise AssertionError
+
+    headers = [] if sent is None else [(b"traceparent", sent.encode())]
+    scope: Scope = {"type": "http", "path": "/", "headers": headers}
+    await asyncio.create_task(RequestIds(app)(scope, unused, unused))
+    assert found == [bound]

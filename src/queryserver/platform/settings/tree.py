@@ -32,6 +32,7 @@ from queryserver.platform.settings.stores import (
     HadoopSettings,
     ImporterSettings,
 )
+from queryserver.platform.settings.traces import TracingSettings
 
 
 class SettingOrigin(StrEnum):
@@ -77,6 +78,7 @@ class Settings(Section):
     metadata: MetadataSettings = MetadataSettings()
     metastore: MetastoreSettings = MetastoreSettings()
     mcp: McpSettings = McpSettings()
+    tracing: TracingSettings = TracingSettings()
 
     _sources: Sources = PrivateAttr(default_factory=Sources)
 

@@ -177,6 +177,7 @@ _GOOD = {
     "desktop.task_server.webhook_secret": "Zr8#planted-webhook-key-of-32-letters",
     "desktop.database.url": "postgresql://u:planted@h/d",
     "desktop.task_server.broker_url": "redis://:planted@h",
+    "tracing.otlp_headers": "Authorization=planted",
     "desktop.task_server.result_file_storage": '{"backend": "local", "properties": {"location": "/r"}}',
 }
 
