@@ -288,7 +288,7 @@ async def test_preflight_of_a_listed_origin_needs_no_login(small_api: ApiOpener)
             "allow-methods": "DELETE, GET, HEAD, OPTIONS, POST, PUT",
             "allow-headers": (
                 "accept, authorization, content-type, x-requested-with, x-csrftoken, idempotency-key, x-request-id, "
-                "if-none-match, if-range, last-event-id, range"
+                "if-none-match, if-range, last-event-id, range, mcp-method, mcp-name, mcp-protocol-version"
             ),
             "max-age": "86400",
         }

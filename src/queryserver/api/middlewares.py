@@ -170,11 +170,12 @@ _UNCACHED = ("/api/v1/", "/api/token/", "/notebook/api/")
 _PLAIN = "!$&'()*+,;=:@-._~"
 _PATH_ARGUMENT = re.compile(rb"/api/v1/storage/(?:view|stat|download|content_summary)=")
 _ANY_HOST = "/desktop/debug/"
-_CORS_PATHS = ("/api/", "/desktop/", "/notebook/api/")
+_CORS_PATHS = ("/api/", "/desktop/", "/notebook/api/", "/mcp", "/.well-known/oauth-protected-resource")
 _CORS_METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "POST", "PUT")
 _CORS_HEADERS = (
     *("accept", "authorization", "content-type", "x-requested-with", "x-csrftoken", "idempotency-key", "x-request-id"),
     *("if-none-match", "if-range", "last-event-id", "range"),
+    *("mcp-method", "mcp-name", "mcp-protocol-version"),
 )
 _CORS_EXPOSED = (
     *("X-Request-Id", "Retry-After", "Content-Disposition", "X-Unknown-Fields", "Accept-Ranges", "Content-Range"),

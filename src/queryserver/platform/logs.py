@@ -35,7 +35,7 @@ FIELDS = "event_fields"
 """Name of the log record attribute that holds the fields of a structlog event."""
 AUDIT_LOGGER = "queryserver.audit"
 ACCESS_LOGGER = "queryserver.access"
-VERBOSE_LOGGERS = ("httpx", "httpcore", "botocore", "aiobotocore", "asyncio", "alembic.runtime")
+VERBOSE_LOGGERS = ("httpx", "httpcore", "botocore", "aiobotocore", "asyncio", "alembic.runtime", "mcp")
 """Loggers that report each call and connection, which is useful only at level DEBUG."""
 RECENT_BYTES = 1024 * 1024
 """Maximum size of the recent lines kept in memory, and of what is read from a log file."""

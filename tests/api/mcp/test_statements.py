@@ -1,47 +1,272 @@
-"""Contract mcp 3: tools for statements."""
+"""Tools that run statements and follow them (Contract mcp 2, 3.1, 3.2, 3.4, 3.5)."""
 
-import json
+import asyncio
+import logging
 from typing import Any
+from uuid import uuid4
 
-from tests.api.driving import Caller
-from tests.api.mcp.conftest import OpenClient
+import pytest
+from structlog.contextvars import get_contextvars
+from tests.api.conftest import ApiOpener
+from tests.api.dialects import Dialect, every_dialect
+from tests.api.driving import Api, Caller
+from tests.api.mcp.conftest import LEGACY, MODERN, OpenClient, called, connected, refused
+from tests.api.serving import served
+from tests.api.test_api_token_statements import program_of
+from tests.fixtures.logs import audit_event_handler
+from tests.timing import until
+
+from queryserver.platform.logs import FIELDS
+
+SLOW = {"sql": "sleep 600", "connector": "mysql", "write": True}
+"""A statement of the scripted engine, whose language has no statements that are known to read."""
 
 
-def error_of(result: Any) -> dict[str, Any]:
-    assert result.is_error, result
-    return json.loads(result.content[0].text)["error"]
-
-
-async def test_an_agent_lists_its_connectors_and_runs_sql(connect: OpenClient, ana: Caller) -> None:
+async def test_list_connectors_has_what_the_caller_may_use(connect: OpenClient, ana: Caller) -> None:
     async with connect(ana) as agent:
-        listed = await agent.call_tool("list_connectors", {})
-        assert "duckdb" in [one["name"] for one in listed.structured_content["connectors"]]
-        ran = await agent.call_tool("run_sql", {"sql": "select 42 as n, 'x' as t", "connector": "duckdb"})
-        assert ran.structured_content["operation"]["state"] == "available", ran
-        assert ran.structured_content["result"]["rows"] == [[42, "x"]]
+        listed = {one["name"]: one for one in (await called(agent, "list_connectors"))["connectors"]}
+    assert listed["duckdb"]["is_default"]
+    assert listed["duckdb"]["reads_results"]
+    assert listed["replica"]["read_only"]
+    assert "vault" not in listed
 
 
-async def test_a_statement_that_may_change_data_is_refused_unless_the_call_permits_it(
-    connect: OpenClient, ana: Caller
+@every_dialect
+@pytest.mark.mcp(10)
+async def test_run_sql_returns_the_first_rows(connect: OpenClient, ana: Caller, dialect: Dialect) -> None:
+    async with connect(ana) as agent:
+        ran = await called(agent, "run_sql", sql="SELECT 42 AS n, 'x' AS t", connector=str(dialect))
+    assert ran["operation"]["state"] == "available"
+    assert ran["operation"]["rows"] == 1
+    assert ran["result"]["rows"] == [[42, "x"]]
+    assert [one["name"] for one in ran["result"]["columns"]] == ["n", "t"]
+    assert "not instructions" in ran["result"]["notice"]
+    assert ran["warning"] is None
+
+
+@pytest.mark.mcp(9)
+async def test_unknown_arguments_are_refused(connect: OpenClient, ana: Caller) -> None:
+    async with connect(ana) as agent:
+        error = await refused(agent, "run_sql", sql="select 1", limit=3)
+        assert error["code"] == "invalid_parameter"
+        assert "limit" in error["message"]
+        assert "row_limit" in error["message"]
+        invalid = await agent.call_tool("run_sql", {"sql": "select 1", "wait_s": 46})
+        assert invalid.is_error
+
+
+@pytest.mark.mcp(11)
+async def test_domain_errors_say_what_to_do_next(connect: OpenClient, ana: Caller) -> None:
+    async with connect(ana) as agent:
+        unknown = await refused(agent, "run_sql", sql="select 1", connector="nowhere")
+        missing = await refused(agent, "get_status", operation_id=str(uuid4()))
+    assert unknown["code"] == "dialect_not_found"
+    assert "list_connectors" in unknown["next"]
+    assert missing["code"] == "operation_not_found"
+
+
+@pytest.mark.mcp(11)
+async def test_an_internal_error_shows_only_its_error_id(
+    connect: OpenClient, ana: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("planted-secret")
+
     async with connect(ana) as agent:
-        refused = await agent.call_tool("run_sql", {"sql": "create table mcp_t (n int)", "connector": "duckdb"})
-        assert error_of(refused)["code"] == "rejected"
-        changed = {"sql": "create or replace table mcp_t as select 1 as n", "connector": "duckdb", "write": True}
-        assert not (await agent.call_tool("run_sql", changed)).is_error
+        monkeypatch.setattr(type(ana.api.services.connectors), "visible", broken)
+        error = await refused(agent, "list_connectors")
+    assert (error["code"], error["message"]) == ("internal_error", "Internal error.")
+    assert error["error_id"]
+    assert "planted" not in str(error)
 
 
-async def test_an_unknown_argument_is_an_error(connect: OpenClient, ana: Caller) -> None:
+@pytest.mark.mcp(12)
+async def test_tokens_need_the_scope_of_the_tool(connect: OpenClient, ana: Caller) -> None:
+    program, _ = await program_of(ana, scopes=["files:read"])
+    async with connect(program) as agent:
+        for tool, arguments in (("run_sql", {"sql": "select 1"}), ("list_connectors", {})):
+            error = await refused(agent, tool, **arguments)
+            assert (error["code"], error["scope"]) == ("insufficient_scope", "query:read")
+
+
+@pytest.mark.mcp(12)
+async def test_tokens_see_only_their_connectors(connect: OpenClient, ana: Caller) -> None:
+    program, _ = await program_of(ana, scopes=["query:read"], connectors=["sqlite"])
+    theirs = (await ana.run("duckdb", "select 1"))["history_uuid"]
+    async with connect(program) as agent:
+        listed = await called(agent, "list_connectors")
+        assert [one["name"] for one in listed["connectors"]] == ["sqlite"]
+        assert (await refused(agent, "run_sql", sql="select 1", connector="duckdb"))["code"] == "dialect_not_found"
+        assert (await refused(agent, "get_result", operation_id=theirs))["code"] == "operation_not_found"
+
+
+@every_dialect
+@pytest.mark.mcp(13)
+async def test_changes_need_write(connect: OpenClient, ana: Caller, dialect: Dialect) -> None:
+    name = f"made_{uuid4().hex}"
+    change = {"sql": f"CREATE TABLE {name} (n integer)", "connector": str(dialect)}
     async with connect(ana) as agent:
-        failed = await agent.call_tool("run_sql", {"sql": "select 1", "limit": 3})
-        assert error_of(failed)["code"] == "invalid_parameter"
-        assert "limit" in error_of(failed)["message"]
+        error = await refused(agent, "run_sql", **change)
+        assert (error["code"], error["state"]) == ("rejected", "failed")
+        assert "write=true" in error["next"]
+        assert (await called(agent, "run_sql", **change, write=True))["operation"]["state"] == "success"
+        assert (await called(agent, "run_sql", sql=f"SELECT * FROM {name}", connector=str(dialect)))["result"]
+        await called(agent, "run_sql", sql=f"DROP TABLE {name}", connector=str(dialect), write=True)
 
 
-async def test_a_failed_statement_is_a_tool_error_with_its_position(connect: OpenClient, ana: Caller) -> None:
+@pytest.mark.mcp(13)
+async def test_a_token_that_may_only_read_cannot_write(connect: OpenClient, ana: Caller) -> None:
+    program, _ = await program_of(ana, scopes=["query:read"])
+    async with connect(program) as agent:
+        assert (await called(agent, "run_sql", sql="SELECT 1", connector="duckdb"))["result"]
+        error = await refused(agent, "run_sql", sql="SELECT 1", connector="duckdb", write=True)
+    assert (error["code"], error["scope"]) == ("insufficient_scope", "query")
+
+
+@pytest.mark.mcp(14)
+async def test_a_wait_ends_with_the_handle_and_reports_progress(connect: OpenClient, ana: Caller) -> None:
+    reports: list[tuple[float, float | None, str | None]] = []
+
+    async def report(progress: float, total: float | None, message: str | None) -> None:
+        reports.append((progress, total, message))
+
     async with connect(ana) as agent:
-        failed = await agent.call_tool("run_sql", {"sql": "select no_such_column", "connector": "duckdb"})
-        error = error_of(failed)
-        assert error["line"] == 1
-        assert error["operation_id"]
-        assert "no_such_column" in error["message"]
+        ran = await agent.call_tool("run_sql", {**SLOW, "wait_s": 5}, progress_callback=report)
+        assert ran.structured_content is not None
+        operation = ran.structured_content["operation"]
+        assert operation["state"] == "running"
+        assert ran.structured_content["result"] is None
+        canceled = await called(agent, "cancel", operation_id=operation["operation_id"])
+    assert canceled["state"] == "canceled"
+    assert len(reports) >= 2
+    assert [one[0] for one in reports] == sorted({one[0] for one in reports}), "each is larger than the one before"
+    assert {one[1] for one in reports} == {5.0}
+
+
+def waits_of(api: Api) -> tuple[int, int]:
+    """Return the numbers of taken stream slots and of watched statements of the process that serves the calls."""
+    signals = api.services.statements.control.signals
+    watched = sum(len(one) for one in signals._watches.values())
+    return sum(api.services.streams._open.values()), watched
+
+
+@pytest.mark.mcp(15)
+@pytest.mark.parametrize("mode", [MODERN, LEGACY])
+@pytest.mark.parametrize("key", [None, "again"])
+async def test_a_canceled_call_leaves_no_waiter(small_api: ApiOpener, mode: str, key: str | None) -> None:
+    async with small_api() as api, served(api) as url:
+        ana = await api.user("ana")
+        async with connected(f"{url}/mcp", ana, mode=mode) as agent:
+            arguments = SLOW if key is None else {**SLOW, "idempotency_key": key}
+            waiting = asyncio.create_task(agent.call_tool("run_sql", arguments))
+            await until(lambda: _is(waits_of(api) == (1, 1)))
+            entry = (await ana.history())["history"][0]
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+        await until(lambda: _is(waits_of(api) == (0, 0)))
+        if key is None:
+            await until(lambda: _has_state(ana, entry["uuid"], "canceled"))
+            return
+        await ana.begun(entry["uuid"])
+        assert await ana.state(entry["uuid"]) == "running"
+        async with connected(f"{url}/mcp", ana, mode=mode) as agent:
+            again = await called(agent, "run_sql", **SLOW, idempotency_key=key, wait_s=0)
+            assert again["operation"]["operation_id"] == entry["uuid"]
+
+
+async def _is(holds: bool) -> bool:
+    return holds
+
+
+async def _has_state(user: Caller, operation: str, state: str) -> bool:
+    return await user.state(operation) == state
+
+
+@pytest.mark.mcp(16)
+async def test_an_idempotency_key_runs_a_statement_once(connect: OpenClient, ana: Caller) -> None:
+    key, fake = uuid4().hex, ana.api.fakes
+    statement = f"text {key}"
+    arguments: dict[str, Any] = {"connector": "mysql", "write": True, "idempotency_key": key}
+    async with connect(ana) as agent:
+        first, second = [await called(agent, "run_sql", sql=statement, **arguments) for _ in range(2)]
+        conflict = await refused(agent, "run_sql", sql=f"{statement} other", **arguments)
+    assert first["operation"]["operation_id"] == second["operation"]["operation_id"]
+    assert second["result"]["rows"] == [[key]]
+    assert conflict["code"] == "idempotency_conflict"
+    assert fake["mysql"].executions.count(statement) == 1
+
+
+@pytest.mark.mcp(17)
+async def test_without_a_free_slot_nothing_is_recorded(small_api: ApiOpener) -> None:
+    async with small_api(max_streams_per_user=1) as api, served(api) as url:
+        ana = await api.user("ana")
+        async with connected(f"{url}/mcp", ana) as agent, connected(f"{url}/mcp", ana) as other:
+            waiting = asyncio.create_task(called(agent, "run_sql", **SLOW))
+            await until(lambda: _is(waits_of(api) == (1, 1)))
+            error = await refused(other, "run_sql", sql="select 1", connector="duckdb")
+            assert error["code"] == "too_many_streams"
+            assert "wait_s=0" in error["next"]
+            assert len((await ana.history())["history"]) == 1
+            ran = await called(other, "run_sql", sql="select 1", connector="duckdb", wait_s=0)
+            waiting.cancel()
+        assert (await ana.ended(ran["operation"]["operation_id"]))["query_status"]["state"] == "available"
+
+
+@pytest.mark.mcp(18)
+async def test_only_the_first_statement_of_a_script_runs(connect: OpenClient, ana: Caller) -> None:
+    async with connect(ana) as agent:
+        ran = await called(agent, "run_sql", sql="select 1; select 2", connector="duckdb")
+    assert ran["result"]["rows"] == [[1]]
+    assert "1 of 2" in ran["warning"]
+
+
+@pytest.mark.mcp(19)
+async def test_statements_are_audited_and_in_the_history(connect: OpenClient, ana: Caller) -> None:
+    audited: list[dict[str, Any]] = []
+
+    def listen(record: logging.LogRecord) -> None:
+        audited.append({"operation": record.getMessage(), **vars(record)[FIELDS], **get_contextvars()})
+
+    program, token = await program_of(ana)
+    with audit_event_handler(listen):
+        async with connect(program) as agent:
+            ran = await called(agent, "run_sql", sql="select 'mine'", connector="duckdb")
+    entry = (await ana.history())["history"][0]
+    assert (entry["uuid"], entry["data"]["statement"]) == (ran["operation"]["operation_id"], "select 'mine'")
+    [event] = [one for one in audited if one["operation"] == "statement.start" and one["user"] == ana.username]
+    assert event["operation_id"] == entry["uuid"]
+    assert event["token_id"] == token
+    assert event["request_id"]
+
+
+@pytest.mark.mcp(22)
+async def test_get_status_waits_for_the_end(connect: OpenClient, ana: Caller) -> None:
+    operation = (await ana.execute("mysql", "sleep 1 then rows 3"))["history_uuid"]
+    async with connect(ana) as agent:
+        status = await called(agent, "get_status", operation_id=operation, wait_s=45)
+    assert (status["state"], status["rows"]) == ("available", 3)
+    assert status["expires_at"]
+    assert status["error"] is None
+
+
+@pytest.mark.mcp(22)
+async def test_a_failed_statement_is_an_error_with_its_position(connect: OpenClient, ana: Caller) -> None:
+    async with connect(ana) as agent:
+        error = await refused(agent, "run_sql", sql="select\n  no_such_column", connector="postgresql")
+        status = await called(agent, "get_status", operation_id=error["operation_id"])
+        result = await refused(agent, "get_result", operation_id=error["operation_id"])
+    assert (error["line"], error["column"]) == (2, 3)
+    assert "no_such_column" in error["message"]
+    assert status["state"] == "failed"
+    assert (status["error"]["line"], status["error"]["code"]) == (2, error["code"])
+    assert result["code"] == error["code"]
+
+
+@pytest.mark.mcp(23)
+async def test_operations_of_others_do_not_exist(connect: OpenClient, ana: Caller, bob: Caller) -> None:
+    theirs = (await ana.execute("mysql", "sleep 600"))["history_uuid"]
+    async with connect(bob) as agent:
+        for tool in ("get_status", "get_result", "cancel"):
+            assert (await refused(agent, tool, operation_id=theirs))["code"] == "operation_not_found"
+    await ana.running(theirs)
+    await ana.on(theirs, "cancel_statement")

@@ -19,16 +19,20 @@ from queryserver.api.dependencies import authenticated, count_client, services_o
 from queryserver.api.errors import failure, json_response, respond, wrong_method
 from queryserver.api.mcp.resource import challenge, metadata
 from queryserver.api.mcp.server import create_server
+from queryserver.api.mcp.tools import TASKS
 from queryserver.errors.base import InvalidJson, NotAuthenticated
 from queryserver.platform.networks import LOOPBACK, contains
 from queryserver.platform.settings.desktop import DesktopSettings
 from queryserver.platform.settings.sections import MIB
 from queryserver.platform.text import parse_json
+from queryserver.platform.threads import Tasks
 from queryserver.services import Services
 
 MAX_BODY_BYTES = MIB
 """Maximum size of a request body. The SDK parses bodies on the event loop, which takes 10 ms for this size."""
 
+_TASKS_END_WITHIN_S = 1.0
+_METADATA_PATH = "/.well-known/oauth-protected-resource"
 _METHOD = "POST"
 _NOT_FOUND = "Not found."
 _ORIGIN = (
@@ -46,6 +50,7 @@ class McpEndpoint:
 
     def __init__(self) -> None:
         self._manager: StreamableHTTPSessionManager | None = None
+        self._tasks = Tasks()
 
     @asynccontextmanager
     async def running(self, services: Services) -> AsyncGenerator[None]:
@@ -68,6 +73,7 @@ class McpEndpoint:
                 yield
             finally:
                 self._manager = None
+                await self._tasks.aclose(grace_s=_TASKS_END_WITHIN_S)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a call.
@@ -91,15 +97,24 @@ class McpEndpoint:
             if (invalid := await _invalid_json(request, content)) is not None:
                 await invalid(scope, receive, send)
                 return
+            scope[TASKS] = self._tasks
             await manager.handle_request(scope, _replayed(content, receive), send)
+
+
+class _LoggedRoute(Route):
+    """A route that metrics and logs name, which read it from the scope as FastAPI's routes set it."""
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["route"] = self
+        await super().handle(scope, receive, send)
 
 
 def mcp_routes(endpoint: McpEndpoint) -> Sequence[BaseRoute]:
     """Return the routes of the endpoint and of the metadata that its 401 responses name."""
     return [
-        Route("/mcp", endpoint, name="mcp"),
-        Route("/.well-known/oauth-protected-resource", _resource_metadata, name="mcp_resource", methods=["GET"]),
-        Route("/.well-known/oauth-protected-resource/mcp", _resource_metadata, name="mcp_resource", methods=["GET"]),
+        _LoggedRoute("/mcp", endpoint, name="mcp"),
+        _LoggedRoute(_METADATA_PATH, _resource_metadata, name="mcp_resource", methods=["GET"]),
+        _LoggedRoute(f"{_METADATA_PATH}/mcp", _resource_metadata, name="mcp_resource_of_path", methods=["GET"]),
     ]
 
 

@@ -1,11 +1,9 @@
 """Tools that run statements, follow them and read their results (Contract mcp 3.2 to 3.5)."""
 
 import asyncio
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import nullcontext
 from typing import Annotated, Any
 
-import anyio
 from mcp.server.mcpserver import MCPServer
 from mcp_types import ToolAnnotations
 from pydantic import BaseModel, Field
@@ -22,11 +20,11 @@ from queryserver.api.mcp.pages import (
     read_rows,
 )
 from queryserver.api.mcp.status import OperationStatus, failure_of, operation_status
-from queryserver.api.mcp.tools import ToolCall, ToolContext, ToolFailure, add_tool
+from queryserver.api.mcp.tools import ToolCall, ToolContext, add_tool
 from queryserver.identity.limits import StreamSlot
+from queryserver.identity.model import Scope
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.services import Services
-from queryserver.sql.classification import only_reads
 from queryserver.statements.model import RecordedStatement, StatementStatus
 from queryserver.statements.states import ACTIVE, StatementState
 from queryserver.statements.status import parse_operation_id
@@ -36,8 +34,6 @@ MAX_WAIT_S = 45
 """Longest wait of a call. Many clients and proxies give up after 60 s."""
 
 _PROGRESS_EVERY_S = 2.0
-_CANCEL_WITHIN_S = 5.0
-_MAX_SQL_CHARACTERS = 500_000
 
 OperationId = Annotated[str, Field(description="The operation_id that run_sql returned.", max_length=64)]
 
@@ -104,7 +100,7 @@ def _run_sql_description(editor: EditorSettings) -> str:
         f" up to wait_s (at most {MAX_WAIT_S}) seconds, with progress notifications if requested; a statement that"
         " is not finished by then goes on, and get_status waits further. If the call is canceled while it waits,"
         " the statement is canceled too, unless idempotency_key is set: then it goes on, and the same call with"
-        f" the same key returns it. At most {_MAX_SQL_CHARACTERS:,} characters of SQL. The first rows have at most"
+        " the same key returns it. A call has at most 1 MiB. The first rows have at most"
         f" {DEFAULT_BYTES:,} bytes; get_result reads further. At most {editor.result_max_rows:,} rows and"
         f" {editor.result_max_bytes:,} bytes are stored. At most {editor.max_streams_per_user} calls of a user"
         " wait at the same time."
@@ -133,13 +129,15 @@ async def run_sql(
             description="A unique key, such as a UUID. Repeating the call with it never runs the statement twice.",
         ),
     ] = None,
+    max_estimated_bytes: Annotated[
+        int | None,
+        Field(ge=1, description="Do not run a statement for which the data source expects to read more bytes."),
+    ] = None,
     wait_s: Annotated[int, Field(ge=0, le=MAX_WAIT_S, description="Seconds to wait for the end.")] = MAX_WAIT_S,
 ) -> SqlOutcome:
     call = ToolCall.of(context)
-    if len(sql) > _MAX_SQL_CHARACTERS:
-        raise errors.PayloadTooLarge(f"sql: more than {_MAX_SQL_CHARACTERS} characters.")
-    if not write:
-        _require_reading(sql, call.services.connectors.resolve(call.user, connector).dialect)
+    if write and not call.user.has_scope(Scope.QUERY):
+        raise errors.InsufficientScope(Scope.QUERY)
     submission = Submission(
         connector=connector,
         script=sql,
@@ -148,16 +146,15 @@ async def run_sql(
         timeout_s=timeout_s,
         idempotency_key=idempotency_key,
         waits_for_end=wait_s > 0,
+        read_only=not write,
+        max_estimated_bytes=max_estimated_bytes,
+        traceparent=call.traceparent,
     )
-    return await _Run(call).outcome(submission, wait_s)
-
-
-def _require_reading(sql: str, dialect: str) -> None:
-    """Raise ToolFailure unless the statement is known to only read."""
-    if not only_reads(sql, dialect):
-        message = "The statement may change data, and write is not set."
-        next_step = "Send a statement that only reads. If the user wants the change, set write=true."
-        raise ToolFailure("rejected", message, next_step=next_step)
+    recorded, status = await _run(call, submission, wait_s)
+    if (failure := await failure_of(call, status)) is not None:
+        raise failure
+    result = await first_rows(call, status) if status.state is StatementState.AVAILABLE else None
+    return SqlOutcome(operation=await operation_status(call, status), result=result, warning=_warning(recorded))
 
 
 async def get_status(
@@ -193,58 +190,32 @@ async def cancel(context: ToolContext, operation_id: OperationId) -> OperationSt
     return await operation_status(call, status)
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """Runs the statement of one run_sql call."""
+async def _run(call: ToolCall, submission: Submission, wait_s: int) -> tuple[RecordedStatement, StatementStatus]:
+    """Submit the statement and wait for its end.
 
-    call: ToolCall
+    If the call is canceled, the statement is canceled, because the client cannot know its id, unless the client can
+    repeat the call with its idempotency key. Raises the errors of `Submissions.submit`, TooManyStreams.
+    """
+    statements = call.services.statements
 
-    async def outcome(self, submission: Submission, wait_s: int) -> SqlOutcome:
-        """Submit the statement, wait for its end, and return its state and first rows.
+    async def abandon(recorded: RecordedStatement) -> None:
+        if submission.idempotency_key is None:
+            await statements.control.cancel(call.user, recorded.record.status.id)
 
-        Raises the errors of `Submissions.submit`, TooManyStreams, and ToolFailure if the statement has failed.
-        """
-        with ExitStack() as slots:
-            slot: StreamSlot | None = None
-
-            def take_slot() -> None:
-                nonlocal slot
-                slot = slots.enter_context(self.call.services.streams.slot(self.call.user))
-
-            recorded = await self._submit(submission, take_slot if wait_s else None)
-            status = recorded.record.status
-            if slot is not None:
-                status = await self._wait(submission, status, wait_s, slot)
-            elif wait_s and not status.state.is_terminal:  # a replay
-                with self.call.services.streams.slot(self.call.user) as waiting:
-                    status = await self._wait(submission, status, wait_s, waiting)
-        if (failure := await failure_of(self.call, status)) is not None:
-            raise failure
-        result = await first_rows(self.call, status) if status.state is StatementState.AVAILABLE else None
-        return SqlOutcome(
-            operation=await operation_status(self.call, status), result=result, warning=_warning(recorded)
-        )
-
-    async def _submit(self, submission: Submission, take_slot: Any) -> RecordedStatement:
-        return await self.call.services.statements.submissions.submit(
-            self.call.user, submission, before_recording=take_slot
-        )
-
-    async def _wait(
-        self, submission: Submission, status: StatementStatus, wait_s: int, slot: StreamSlot
-    ) -> StatementStatus:
-        """Wait for the end. If the call is canceled, cancel a statement whose id the client cannot know."""
-        statements = self.call.services.statements
+    # Taken before the statement is recorded, so that without a free slot nothing runs.
+    with call.services.streams.slot(call.user) if wait_s else nullcontext() as slot:
+        recorded = await call.to_end(statements.submissions.submit(call.user, submission), canceled=abandon)
+        status = recorded.record.status
+        if slot is None or status.state.is_terminal:
+            return recorded, status
         try:
-            status = await wait_for_end(self.call, status, wait_s, slot)
-            if not status.state.is_terminal:
-                await statements.submissions.make_durable(status.id)
+            status = await wait_for_end(call, status, wait_s, slot)
         except asyncio.CancelledError:
-            if submission.idempotency_key is None:
-                with anyio.move_on_after(_CANCEL_WITHIN_S, shield=True):
-                    await statements.control.cancel(self.call.user, status.id)
+            call.in_background(abandon(recorded))
             raise
-        return status
+    if not status.state.is_terminal:
+        await statements.submissions.make_durable(status.id)
+    return recorded, status
 
 
 async def wait_for_end(call: ToolCall, status: StatementStatus, wait_s: int, slot: StreamSlot) -> StatementStatus:
