@@ -51,8 +51,19 @@ async def test_unknown_arguments_are_refused(connect: OpenClient, ana: Caller) -
         assert error["code"] == "invalid_parameter"
         assert "limit" in error["message"]
         assert "row_limit" in error["message"]
-        invalid = await agent.call_tool("run_sql", {"sql": "select 1", "wait_s": 46})
-        assert invalid.is_error
+
+
+@pytest.mark.mcp(9)
+async def test_arguments_beyond_their_limits_are_refused(connect: OpenClient, ana: Caller) -> None:
+    async with connect(ana) as agent:
+        error = await refused(agent, "run_sql", sql="planted-secret", wait_s=46)
+        assert error["code"] == "invalid_parameter"
+        assert "wait_s: " in error["message"]
+        assert "45" in error["message"]
+        missing = await refused(agent, "run_sql", connector="duckdb")
+        assert missing["message"].startswith("sql: ")
+        wrong = await refused(agent, "run_sql", sql=["planted-secret"])
+    assert "planted-secret" not in f"{error} {wrong}"
 
 
 @pytest.mark.mcp(11)
@@ -180,6 +191,20 @@ async def _is(holds: bool) -> bool:
 
 async def _has_state(user: Caller, operation: str, state: str) -> bool:
     return await user.state(operation) == state
+
+
+@pytest.mark.mcp(14)
+@pytest.mark.parametrize("mode", [MODERN, LEGACY])
+async def test_a_server_that_stops_returns_the_handle(small_api: ApiOpener, mode: str) -> None:
+    async with small_api() as api, served(api) as url:
+        ana = await api.user("ana")
+        async with connected(f"{url}/mcp", ana, mode=mode) as agent:
+            waiting = asyncio.create_task(called(agent, "run_sql", **SLOW))
+            await until(lambda: _is(waits_of(api) == (1, 1)))
+            api.services.statements.control.signals.end_waits()
+            operation = (await waiting)["operation"]
+        assert operation["state"] in {"waiting", "running"}
+        assert await ana.begun(operation["operation_id"]) == "running"
 
 
 @pytest.mark.mcp(16)

@@ -1,4 +1,4 @@
-"""The endpoint `/mcp` for agents: tools over the same services as the API (Contract mcp)."""
+"""The endpoint `/mcp` for agents: tools over the same services as the API (Contract mcp, ADR 96)."""
 
 from queryserver.api.mcp.endpoint import McpEndpoint, mcp_routes
 

@@ -9,6 +9,7 @@ import orjson
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp_types import PARSE_ERROR
+from sse_starlette.sse import AppStatus
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
@@ -58,6 +59,9 @@ class McpEndpoint:
         if not services.settings.mcp.enabled:
             yield
             return
+        # Otherwise, event streams of the revisions with a handshake would be cut at the stop signal. The shutdown ends
+        # the waits of calls itself (`StateSignals.end_waits`).
+        AppStatus.disable_automatic_graceful_drain()
         server = create_server(services)
         # Hosts and origins are checked below and by the middleware `AllowedHosts`, because the SDK's settings can
         # express neither `*` nor "the same origin".

@@ -1,11 +1,8 @@
 """The MCP server: its instructions, and the tools of each subject."""
 
-from typing import Any
-
-from mcp.server.mcpserver import MCPServer
-
 from queryserver import __version__
 from queryserver.api.mcp import connectors, exports, plans, saved_queries, statements, tables
+from queryserver.api.mcp.tools import ToolServer
 from queryserver.services import Services
 
 _INSTRUCTIONS = (
@@ -17,12 +14,12 @@ _INSTRUCTIONS = (
 )
 
 
-def create_server(services: Services) -> MCPServer[Any]:
+def create_server(services: Services) -> ToolServer:
     """Create the server with all its tools.
 
     A call's user and services come from its HTTP request. `services` is read only for limits in the descriptions.
     """
-    server: MCPServer[Any] = MCPServer(
+    server = ToolServer(
         "queryserver",
         title=services.settings.desktop.host_label or "Query Server",
         version=__version__,

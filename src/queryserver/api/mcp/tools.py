@@ -11,9 +11,10 @@ from typing import Any, ParamSpec, Self, TypeAlias, TypeVar
 import orjson
 import structlog
 from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.exceptions import ToolError, UnexpectedToolError
 from mcp.shared.exceptions import MCPError
-from mcp_types import CallToolResult, TextContent, ToolAnnotations
-from pydantic import BaseModel
+from mcp_types import CallToolResult, InputRequiredResult, TextContent, ToolAnnotations
+from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
 from queryserver import errors
@@ -101,6 +102,26 @@ async def _logged(work: Coroutine[Any, Any, object]) -> None:
         log.warning("work of a canceled tool call failed", code=error.code, reason=error.message)
 
 
+class ToolServer(MCPServer[Any]):
+    """The SDK's server, whose own tool errors have the form of all others (Contract mcp 2.3)."""
+
+    async def call_tool(
+        self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
+    ) -> CallToolResult | InputRequiredResult:
+        """Call a tool. Raises ToolError for an unknown tool, and MCPError."""
+        try:
+            return await super().call_tool(name, arguments, context)
+        except UnexpectedToolError:
+            if context is None:
+                raise
+            log.exception("tool failed", tool=name, error_id=_error_id(context))
+            return _internal_failure(context)
+        except ToolError as error:
+            if isinstance(error.__cause__, ValidationError):
+                return _invalid_arguments(error.__cause__)
+            raise
+
+
 class ToolFailure(Exception):
     """A failure that is no domain error of its own, such as a statement that has failed.
 
@@ -179,6 +200,13 @@ def _require_known(context: ToolContext, known: AbstractSet[str]) -> None:
     if unknown:
         names = ", ".join(name[:60] for name in unknown[:10])
         raise InvalidParameter(f"Unknown arguments: {names}. This tool has: {', '.join(sorted(known)) or 'none'}.")
+
+
+def _invalid_arguments(error: ValidationError) -> CallToolResult:
+    """Return the tool error for arguments that do not conform to the input schema, without their values."""
+    found = error.errors(include_url=False, include_input=False, include_context=False)
+    reasons = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in found[:10])
+    return _failure(InvalidParameter.code, f"{reasons}.", _NEXT[errors.InvalidRequest], {})
 
 
 def _require_scope(user: User, scope: Scope | None) -> None:
