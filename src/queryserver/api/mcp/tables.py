@@ -227,7 +227,7 @@ class ColumnFacts(CompactModel):
     type: str
     comment: str = ""
     nullable: bool | None = None
-    primary_key: bool | None = None
+    primary_key: bool = False
     partition_key: bool = False
     default: str | None = None
 
@@ -338,7 +338,7 @@ def _column_facts(column: TableColumn) -> ColumnFacts:
         type=clipped(column.type, _TYPE_CHARACTERS),
         comment=clipped(column.comment),
         nullable=column.nullable,
-        primary_key=column.primary_key,
+        primary_key=bool(column.primary_key),
         partition_key=column.partition_key,
         default=None if column.default is None else clipped(column.default),
     )
