@@ -101,8 +101,15 @@ class TestWideTable:
 
     async def test_rows_of_a_result_fit_with_all_their_columns(self, newest: Agents, ana: Caller, wide: str) -> None:
         async with newest(ana) as agent:
-            result = await agent.result("run_sql", connector="duckdb", sql=f"SELECT * FROM {wide}", wait_s=30)
-        assert len(text_of(result).encode()) <= 2 * ANSWER_BYTES
+            outcome = await agent.call("run_sql", connector="duckdb", sql=f"SELECT * FROM {wide}", wait_s=30)
+            assert (outcome["operation"]["state"], outcome["result"]) == ("available", None)
+            operation = outcome["operation"]["operation_id"]
+            refusal = await agent.refused("get_result", operation_id=operation, max_bytes=200_000)
+            assert error_in(refusal)["code"] == "row_too_large"
+            assert "5000 columns" in refusal
+            few = f"SELECT COLUMNS('sensor_12.$') FROM {wide}"
+            outcome = await agent.call("run_sql", connector="duckdb", sql=few, wait_s=30)
+        assert outcome["result"]["rows"] == [list(range(120, 130))] * 3
 
 
 async def test_sample_cuts_long_values(newest: Agents, ana: Caller) -> None:

@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field
 
 from queryserver import errors
 from queryserver.api.mcp.connectors import reads_results
+from queryserver.api.mcp.sizes import clipped, json_bytes
 from queryserver.api.mcp.status import failure_of
 from queryserver.api.mcp.tools import DATA_NOTICE, ToolCall, ToolFailure
 from queryserver.api.v1.editor.status import numbers_as_text
@@ -71,19 +72,32 @@ async def read_rows(call: ToolCall, operation_id: UUID, *, offset: int, rows: in
     try:
         if (failure := await failure_of(call, page.status)) is not None:
             raise failure
-        return _rows(call, operation_id, page)
+        columns = _columns(page, max_bytes)
+        return _rows(call, operation_id, page, columns)
     finally:
         if page.reservation is not None:
             page.reservation.release()
 
 
-def _rows(call: ToolCall, operation_id: UUID, page: ResultPage) -> ResultRows:
+def _columns(page: ResultPage, max_bytes: int) -> list[ResultColumn]:
+    """Return the columns. Raises ToolFailure if they alone exceed the budget, as those of very wide results do."""
+    columns = [ResultColumn(name=one.name, type=clipped(one.native_type)) for one in page.columns]
+    if sum(map(json_bytes, columns)) > max_bytes:
+        raise ToolFailure(
+            "row_too_large",
+            f"The names and types of the {len(columns)} columns alone exceed {max_bytes} bytes.",
+            next_step=f"Select fewer columns in the statement, or raise max_bytes (at most {MAX_BYTES}).",
+        )
+    return columns
+
+
+def _rows(call: ToolCall, operation_id: UUID, page: ResultPage, columns: list[ResultColumn]) -> ResultRows:
     status, end = page.status, page.start_row + page.rows
     has_more = status.state in ACTIVE or (status.state is StatementState.AVAILABLE and end < status.rows)
     cut = status.truncation
     return ResultRows(
         operation_id=str(operation_id),
-        columns=[ResultColumn(name=one.name, type=one.native_type) for one in page.columns],
+        columns=columns,
         rows=orjson.loads(page.rendered.json),
         offset=page.start_row,
         rows_returned=page.rows,
