@@ -118,6 +118,7 @@ SCENARIOS = (
     cancels_statement,
     reads_errors_that_name_the_cause,
     sees_no_operation_of_another_user,
+    reads_only_with_scope_that_reads,
 )
 
 

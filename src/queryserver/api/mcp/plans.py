@@ -8,7 +8,6 @@ from pydantic import Field
 from queryserver.api.mcp.sizes import ANSWER_BYTES, CompactModel, clipped_bytes
 from queryserver.api.mcp.tools import DATA_NOTICE, ToolCall, ToolContext, ToolFailure, add_tool
 from queryserver.catalog.plans import PlanRefusal, PlanRequest
-from queryserver.identity.model import Scope
 
 
 class Plan(CompactModel):
@@ -30,7 +29,6 @@ def register(server: MCPServer[Any]) -> None:
             " Use it to check a statement, and to see what it would read, before run_sql. The plan is cut after"
             f" {ANSWER_BYTES // 1024} KiB. The engine must answer within the connector's `metadata_timeout_s`."
         ),
-        scope=Scope.QUERY_READ,
     )
 
 

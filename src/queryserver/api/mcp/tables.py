@@ -24,7 +24,6 @@ from queryserver.engines.protocol import TableColumn, TableDescription, TableKin
 from queryserver.errors.base import InvalidParameter
 from queryserver.errors.statements import SourceNotConfigured
 from queryserver.formats.arrow import CellForm
-from queryserver.identity.model import Scope
 from queryserver.search.model import DATABASE, TABLE, VIEW, Record, SourceName
 from queryserver.search.search import SearchParameters
 
@@ -58,7 +57,6 @@ def register(server: MCPServer[Any]) -> None:
             " has_more and next_offset give the rest. Comments are cut after"
             f" {TEXT_CHARACTERS} characters. Reads metadata only."
         ),
-        scope=Scope.QUERY_READ,
     )
     add_tool(
         server,
@@ -71,7 +69,6 @@ def register(server: MCPServer[Any]) -> None:
             f" {MAX_SAMPLE_ROWS} rows, whose values are cut after {MAX_CELL_CHARACTERS} characters; it is read from the"
             " data source with your rights. At most 20 foreign keys and statistics are returned."
         ),
-        scope=Scope.QUERY_READ,
     )
 
 
