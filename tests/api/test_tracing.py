@@ -63,6 +63,7 @@ def tree(collector: Collector, root: ReceivedSpan) -> set[str]:
     return set(children)
 
 
+@pytest.mark.platform(127)
 async def test_the_spans_of_a_statement_are_children_of_the_callers_span(traced: Any, collector: Collector) -> None:
     async with traced() as api:
         user = await api.user("ana")
@@ -227,6 +228,7 @@ async def test_without_tracing_the_engine_receives_the_callers_span(traced: Any,
     assert not collector.spans
 
 
+@pytest.mark.platform(128)
 async def test_spans_contain_no_text_of_a_statement_unless_a_setting_permits_it(
     traced: Any, collector: Collector
 ) -> None:
@@ -259,6 +261,7 @@ async def test_passwords_of_connectors_are_not_in_spans(traced: Any, collector: 
     assert all(b"planted-secret" not in body for body in collector.bodies)
 
 
+@pytest.mark.platform(129)
 async def test_statements_run_while_the_collector_hangs(traced: Any, collector: Collector) -> None:
     collector.hangs = True
     async with traced(timeout_s=1) as api:
