@@ -63,6 +63,8 @@ class ReadOnlyFacts:
     """The engine's own ways around, in addition to `COMMON`."""
     reads: tuple[str, ...] = ()
     """Statements that must run, and return rows, although they are read-only."""
+    insert: str = "INSERT INTO {t} VALUES ({n})"
+    """Adds a row with the number `{n}`."""
     lacking: Mapping[str, str] = field(default_factory=dict[str, str])
     """The names of common ways around that this engine's tests leave out, with reasons."""
 
@@ -166,17 +168,17 @@ class ReadOnlyContract(EngineBasis):
     @pytest.mark.item(112)
     async def test_session_may_change_data_after_read_only_statements(self, engine: Engine, filled: str) -> None:
         """After one that was read to its end, one that was left in the middle, and one that failed."""
-        change = f"INSERT INTO {filled} VALUES (4)"
+        first, second, third = (self.read_only.insert.replace("{n}", str(number)) for number in (4, 5, 6))
         async with engine.session(USER, NO_OPTIONS) as session:
             await self.run_read_only(engine, session, self.facts.rows_sql(3))
-            await run(session, change)
+            await run(session, first.replace("{t}", filled))
             handle = await session.submit(self.facts.rows_sql(200_000), READ_ONLY)
             await ended(session, handle)
             await session.close(handle)
-            await run(session, change)
+            await run(session, second.replace("{t}", filled))
             with pytest.raises(EngineError):
                 await self.run_read_only(engine, session, f"DELETE FROM {filled}")
-            await run(session, change)
+            await run(session, third.replace("{t}", filled))
         found = await self._facts(engine, [f"SELECT count(*) FROM {filled}"], filled)
         assert found == [[(ROWS + 3,)]]
 

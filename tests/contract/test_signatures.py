@@ -19,6 +19,7 @@ from tests.contract.loading_contract import LoadingContract
 from tests.contract.slow_loading_contract import SlowLoadingContract
 from tests.contract.storage_contract import StorageContract
 
+from queryserver.engines.estimates import EstimatingSession
 from queryserver.engines.external_data import FileSink, OpenResult, StatementFiles, StatementResults
 from queryserver.engines.protocol import (
     Catalog,
@@ -74,9 +75,11 @@ ADAPTERS = (
     Adapter(Catalog, "queryserver.engines.sqlalchemy.catalog", "SqlalchemyCatalog"),
     Adapter(EngineSession, "queryserver.engines.blocking_drivers", "ThreadedSession"),
     Adapter(Engine, "queryserver.engines.trino.engine", "TrinoEngine"),
-    Adapter(EngineSession, "queryserver.engines.trino.operation", "TrinoSession"),
+    Adapter(EngineSession, "queryserver.engines.trino.session", "TrinoSession"),
     Adapter(ResumableEngine, "queryserver.engines.trino.engine", "TrinoEngine"),
-    Adapter(ResumableSession, "queryserver.engines.trino.operation", "TrinoSession"),
+    Adapter(ResumableSession, "queryserver.engines.trino.session", "TrinoSession"),
+    Adapter(EstimatingSession, "queryserver.engines.trino.session", "TrinoSession"),
+    Adapter(EstimatingSession, "queryserver.engines.phoenix.engine", "PhoenixSession"),
     Adapter(Engine, "queryserver.engines.hiveserver2.engine", "Hs2Engine"),
     Adapter(EngineSession, "queryserver.engines.hiveserver2.engine", "Hs2Session"),
     Adapter(ResumableEngine, "queryserver.engines.hiveserver2.engine", "Hs2Engine"),

@@ -246,6 +246,8 @@ class StatementContext:
     """The trace of the call in W3C form; empty if the caller sent none."""
     read_only: bool = False
     """Whether the engine must refuse changes by this statement, by its own means if it `enforces_read_only`."""
+    max_scanned_bytes: int | None = None
+    """The most bytes that the statement may read, for engines that can end it above this limit; None for no limit."""
 
 
 NO_CONTEXT = StatementContext()

@@ -154,7 +154,8 @@ _RUNS_PROGRAMS = frozenset({"hive", "sparksql", "databricks"})
 even within quotes.
 """
 _TABLE_FUNCTION_DIALECTS = frozenset({"trino", "presto", "athena"})
-_HARMLESS_TABLE_FUNCTIONS = frozenset({"SEQUENCE", "EXCLUDE_COLUMNS", "TABLE_CHANGES"})
+HARMLESS_TABLE_FUNCTIONS = frozenset({"SEQUENCE", "EXCLUDE_COLUMNS", "TABLE_CHANGES"})
+"""Table functions of Trino that read at most tables of Trino. Others may pass text to another system."""
 
 _QUOTES = "'\"`"
 _NAME_QUOTES = ('"', "`", "[")
@@ -353,7 +354,7 @@ class _ChangeSearch:
             name = self._tokens[index].word
             index += 1
         is_call = self._at(index).text == "("
-        if not is_call or name in _HARMLESS_TABLE_FUNCTIONS:
+        if not is_call or name in HARMLESS_TABLE_FUNCTIONS:
             return None
         return f"calls the table function {name}, which may have effects."
 

@@ -1,6 +1,7 @@
 """Sends the requests of Trino's client protocol. Each session has a `Coordinator`, and all share an HTTP client."""
 
 import asyncio
+import copy
 import re
 import ssl
 from collections.abc import Awaitable, Callable
@@ -14,6 +15,7 @@ import httpx
 
 from queryserver.engines.connections import Retries
 from queryserver.engines.engine_messages import redact_token
+from queryserver.engines.protocol import NO_CONTEXT, StatementContext
 from queryserver.engines.trino import protocol
 from queryserver.errors.statements import EngineError, EngineUnavailable, OutcomeUnknown, RowTooLarge
 from queryserver.formats.arrow import ROW_SIZE_FACTOR
@@ -208,15 +210,16 @@ class Coordinator:
             if error.name == "HTTP_403":
                 raise
 
-    async def start(self, statement: str) -> protocol.TrinoPage:
+    async def start(self, statement: str, context: StatementContext = NO_CONTEXT) -> protocol.TrinoPage:
         """Start a statement and return its first page.
 
-        The request is retried only after a `TransientRefusal`, so that a statement never runs twice.
+        The request's headers name the caller and the operation of `context`. It is retried only after a
+        `TransientRefusal`, so that a statement never runs twice.
         Raises EngineUnavailable, CredentialsRequired, StatementRejected, OutcomeUnknown.
         """
         try:
             answer = await retry_transient(
-                partial(self._accepted, "POST", _STATEMENT, statement.encode()),
+                partial(self._accepted, "POST", _STATEMENT, statement.encode(), context),
                 for_s=self.address.timeouts.retry_s,
                 only_if=lambda error: isinstance(error, protocol.TransientRefusal),
             )
@@ -263,23 +266,38 @@ class Coordinator:
             return False
         return True
 
-    async def finish(self, statement: str) -> None:
+    async def finish(
+        self, statement: str, context: StatementContext = NO_CONTEXT, *, stops_if_canceled: bool = True
+    ) -> None:
         """Run a statement to completion and ignore its rows.
 
-        Raises the same errors as `start` and `page`, and the statement's own error.
+        Cancellation of the calling task also cancels the statement, if `stops_if_canceled` is set. Raises the same
+        errors as `start` and `page`, and the statement's own error.
         """
-        page = await self.start(statement)
-        while page.next_uri is not None and page.error is None:
-            page = await self.page(page.next_uri)
+        page = await self.start(statement, context)
+        try:
+            while page.next_uri is not None and page.error is None:
+                page = await self.page(page.next_uri)
+        except asyncio.CancelledError:
+            if stops_if_canceled and page.next_uri is not None:
+                await asyncio.shield(self.stop(page.next_uri))
+            raise
         if page.error is not None:
             raise protocol.engine_error(page.error)
 
-    async def _accepted(self, method: str, path: str, content: bytes = b"") -> TrinoAnswer:
+    def aside(self) -> "Coordinator":
+        """Return a coordinator with a copy of the session's state, outside an open transaction."""
+        state = replace(copy.deepcopy(self.state), transaction=protocol.NO_TRANSACTION)
+        return Coordinator(self.http, self.address, self._variant, self._login, state, self.executor)
+
+    async def _accepted(
+        self, method: str, path: str, content: bytes = b"", context: StatementContext = NO_CONTEXT
+    ) -> TrinoAnswer:
         """Send one request to the configured coordinator, check the status, and apply the session changes it returns.
 
         `path` may include a query string.
         """
-        headers = protocol.request_headers(self.address, self._variant, self._login, self.state)
+        headers = protocol.request_headers(self.address, self._variant, self._login, self.state, context)
         url = self._origin.copy_with(raw_path=f"{self.address.path}{path}".encode())
         answer = await self.http.send(method, url, headers, content)
         protocol.check_status(answer.status, answer.body)

@@ -26,7 +26,8 @@ from queryserver.engines.protocol import (
 from queryserver.engines.trino import protocol
 from queryserver.engines.trino.catalog import TrinoCatalog, split_database
 from queryserver.engines.trino.coordinator import Coordinator, TrinoClient
-from queryserver.engines.trino.operation import TrinoOperation, TrinoSession
+from queryserver.engines.trino.operation import TrinoOperation
+from queryserver.engines.trino.session import TrinoSession
 from queryserver.formats.arrow import BaseType
 from queryserver.identity.model import User
 from queryserver.sql.literals import TRINO
@@ -197,6 +198,8 @@ class TrinoEngine:
             acts_as_caller=address.has_impersonation or not address.username,
             endpoints=((address.host, address.port),),
             parameters=TRINO.support if variant.executes_immediately else NO_PARAMETERS,
+            enforces_read_only=True,
+            estimates_bytes=variant.estimates_bytes,
         )
 
     @asynccontextmanager
@@ -232,7 +235,7 @@ class TrinoEngine:
             state = protocol.ClientState(**position["session"])
             coordinator = self._coordinator(self._address.login(user, options), state)
             page = await self._page_at(coordinator, position)
-            session = TrinoSession(coordinator)
+            session = TrinoSession(coordinator, in_own_transaction=bool(position.get("own_transaction")))
             handle = session.follow(TrinoOperation(coordinator, page, skip=int(position["skip"])))
         except (ValueError, KeyError, TypeError) as error:
             raise protocol.Expired from error

@@ -1,14 +1,13 @@
-"""Runs statements in a Trino session and reads their rows. A statement advances only when its next URI is requested.
+"""Follows Trino statements and reads their rows. A statement advances only when its next URI is requested.
 
 `protocol.TrinoPage.progress` computes the progress of one page. The progress reported here never decreases.
 """
 
 import asyncio
-import json
 from base64 import b64decode
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,16 +17,13 @@ import pyarrow as pa
 
 from queryserver.engines.connections import cancel_tasks
 from queryserver.engines.engine_messages import LogLines
-from queryserver.engines.protocol import OperationHandle, OperationState, OperationStatus, StatementContext
+from queryserver.engines.protocol import OperationState, OperationStatus
 from queryserver.engines.record_batches import slice_batch
-from queryserver.engines.sessions import OperationSession
 from queryserver.engines.trino import protocol
 from queryserver.engines.trino.coordinator import Coordinator, TrinoAnswer, body_limit, retry_transient
 from queryserver.engines.trino.values import TrinoType, TrinoValueError, declare, record_batch, result_columns
 from queryserver.errors.statements import EngineError, OutcomeUnknown, RowTooLarge, StatementRejected
 from queryserver.formats.arrow import Column, unpack_zstandard
-from queryserver.sql.literals import TRINO, doubled_quotes
-from queryserver.sql.markers import BoundStatement
 
 _PIECE_BYTES = 1024 * 1024
 _ROWS_AT_ONCE = 4_096
@@ -135,13 +131,21 @@ class TrinoOperation:
     """
 
     def __init__(
-        self, coordinator: Coordinator, first: protocol.TrinoPage, *, skip: int = 0, characters_before: int = 0
+        self,
+        coordinator: Coordinator,
+        first: protocol.TrinoPage,
+        *,
+        skip: int = 0,
+        characters_before: int = 0,
+        in_literal: bool = False,
     ) -> None:
-        """`characters_before` is the length of the text sent before the statement."""
+        """`characters_before` is the length of the text sent before the statement; `in_literal` is set if that text
+        begins a string literal that contains the statement.
+        """
         self.columns: tuple[Column, ...] = ()
         self._log_lines = LogLines()
         self._coordinator = coordinator
-        self._characters_before = characters_before
+        self._error_of = partial(protocol.engine_error, before=characters_before, in_literal=in_literal)
         self._declared: tuple[TrinoType, ...] = ()
         self._raw_columns: Sequence[Json] = ()
         self._page = first
@@ -150,6 +154,7 @@ class TrinoOperation:
         self._has_moved = False  # a page has arrived that `status` has not reported yet
         self._has_begun = False
         self._progress = 0  # 0 to 100, from `TrinoPage.progress`; never decreases
+        self._scanned_bytes: int | None = None
         self._update_count: int | None = None
         self._changes_only = False
         self._error: EngineError | None = None
@@ -192,6 +197,9 @@ class TrinoOperation:
                 break
             await asyncio.wait({step}, timeout=left_s)
         self._has_moved = False
+        return replace(self._status(), scanned_bytes=self._scanned_bytes)
+
+    def _status(self) -> OperationStatus:
         if self._canceled:
             return OperationStatus(OperationState.CANCELED)
         if self._error is not None:
@@ -277,6 +285,7 @@ class TrinoOperation:
     def _apply_page(self, page: protocol.TrinoPage) -> None:
         self._page, self._is_waiting = page, page.is_waiting
         self._progress = max(self._progress, page.progress)
+        self._scanned_bytes = page.scanned_bytes if page.scanned_bytes is not None else self._scanned_bytes
         self._update_count = page.update_count if page.update_count is not None else self._update_count
         if page.columns and not self.columns:
             try:
@@ -293,7 +302,7 @@ class TrinoOperation:
             if page.error.get("errorName") == "USER_CANCELED":
                 self._canceled = True
             else:
-                self._error = protocol.engine_error(page.error, before=self._characters_before)
+                self._error = self._error_of(page.error)
 
     async def _rows_left(self) -> AsyncIterator[Sequence[Sequence[Any]]]:
         if self._page.spooled is None:
@@ -323,60 +332,3 @@ class TrinoOperation:
             raise StatementRejected("Query was canceled")
         if self._error is not None:
             raise self._error
-
-
-_IMMEDIATELY = "EXECUTE IMMEDIATE "
-
-
-def _with_values(statement: BoundStatement) -> str:
-    """Return an `EXECUTE IMMEDIATE … USING …` statement, which needs no prepared statement (since Trino 418)."""
-    text = doubled_quotes(statement.render(lambda _number, _one: "?"))
-    if not statement.values_in_order:
-        return _IMMEDIATELY + text
-    return f"{_IMMEDIATELY}{text} USING {', '.join(TRINO.write(0, one) for one in statement.values_in_order)}"
-
-
-class TrinoSession(OperationSession[TrinoOperation]):
-    """Implements `ResumableSession`. The log contains the query ID and Trino's warnings."""
-
-    def __init__(self, coordinator: Coordinator) -> None:
-        super().__init__()
-        self._coordinator = coordinator
-        self._detached = False
-
-    def resume_token(self, handle: OperationHandle) -> str:
-        """Return the statement's position and the session state as JSON for `TrinoEngine.reattach`."""
-        return self._token(self._find(handle))
-
-    def detach(self) -> None:
-        self._detached = True
-
-    async def leave(self) -> None:
-        """Unless the session is detached, cancel the statement and roll back an open transaction.
-
-        Each of these steps has a time limit.
-        """
-        self._left = True
-        await self._close_operation()
-        state = self._coordinator.state
-        if state.transaction != protocol.NO_TRANSACTION and not self._detached:
-            # Otherwise Trino would keep the transaction and its locks in the data source for minutes.
-            with suppress(EngineError, TimeoutError):
-                async with asyncio.timeout(self._coordinator.address.timeouts.stop_s):
-                    await self._coordinator.finish("ROLLBACK")
-
-    async def _start(self, statement: str | BoundStatement, context: StatementContext) -> TrinoOperation:  # noqa: ARG002 the engine has no use for it yet
-        if isinstance(statement, str):
-            return TrinoOperation(self._coordinator, await self._coordinator.start(statement))
-        page = await self._coordinator.start(_with_values(statement))
-        return TrinoOperation(self._coordinator, page, characters_before=len(_IMMEDIATELY) + 1)
-
-    def _token(self, operation: TrinoOperation) -> str:
-        return json.dumps({**operation.position(), "session": asdict(self._coordinator.state)})
-
-    def _is_connected(self) -> bool:
-        return not self._coordinator.http.is_closed
-
-    async def _close_operation(self) -> None:
-        if self._operation is not None:
-            await self._operation.close(stop=not self._detached)

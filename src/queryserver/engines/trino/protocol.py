@@ -15,7 +15,8 @@ import orjson
 
 from queryserver import errors
 from queryserver.engines.connections import RETRY_S, connection_failure_message
-from queryserver.engines.protocol import SessionOptions
+from queryserver.engines.protocol import NO_CONTEXT, SessionOptions, StatementContext
+from queryserver.engines.statement_tags import short_tag
 from queryserver.identity.model import User
 from queryserver.platform.addresses import AddressRules, HttpServer
 
@@ -87,11 +88,11 @@ def final_error(transient: TransientFailure, *, sent: bool) -> errors.EngineErro
     return errors.EngineUnavailable(transient.message)
 
 
-def engine_error(error: Mapping[str, Any], *, before: int = 0) -> errors.EngineError:
+def engine_error(error: Mapping[str, Any], *, before: int = 0, in_literal: bool = False) -> errors.EngineError:
     """Convert a page's `error` to a domain error.
 
-    `before` is the length of the text that precedes the user's statement (EXECUTE IMMEDIATE). It is subtracted from
-    error positions.
+    `before` is the length of the text on the same line that precedes the user's statement. It is subtracted from error
+    positions. `in_literal` is set if the statement was sent in a string literal (EXECUTE IMMEDIATE).
     """
     name = str(error.get("errorName") or "")
     message = str(error.get("message") or name or "The query failed.").strip()[:_MESSAGE_CHARS]
@@ -101,8 +102,8 @@ def engine_error(error: Mapping[str, Any], *, before: int = 0) -> errors.EngineE
     match error.get("errorLocation"):
         # Lines and columns count from 1. Trino's parser counts code points.
         case {"lineNumber": int(line), "columnNumber": int(column)} if line > 0 and column > 0:
-            if before and (line == 1 or _PARSER_MESSAGE in message):
-                # The parser adds `before` to the column on every line, but later stages add it only on the first line.
+            if before and (line == 1 or (in_literal and _PARSER_MESSAGE in message)):
+                # In a literal, the parser adds `before` to the column on every line, later stages only on the first.
                 column = max(column - before, 1)
                 rejected = _rejected(_POSITION.sub(f"line {line}:{column}: ", message), name)
             return rejected.at(errors.LineColumn(line, column))
@@ -136,13 +137,23 @@ class TrinoVariant:
 
     executes_immediately: bool = False
     """Whether the engine supports EXECUTE IMMEDIATE, which accepts parameters."""
+    estimates_bytes: bool = False
+    """Whether EXPLAIN in JSON contains the size of each table scan."""
+    scan_limit: str = ""
+    """The session property that limits the bytes that a statement reads; empty if there is none."""
 
     def header(self, name: str) -> str:
         return f"{self.header_prefix}{name}"
 
 
 TRINO = TrinoVariant(
-    "trino", "X-Trino-", "PATH,PARAMETRIC_DATETIME,SESSION_AUTHORIZATION", "json+zstd,json", executes_immediately=True
+    "trino",
+    "X-Trino-",
+    "PATH,PARAMETRIC_DATETIME,SESSION_AUTHORIZATION",
+    "json+zstd,json",
+    executes_immediately=True,
+    estimates_bytes=True,
+    scan_limit="query_max_scan_physical_bytes",
 )
 PRESTO = TrinoVariant("presto", "X-Presto-")
 
@@ -269,8 +280,47 @@ class ClientState:
             self.authorization_user = ""
 
 
+_MAX_CLIENT_INFO_BYTES = 512
+
+
+def context_headers(address: TrinoAddress, context: StatementContext) -> Mapping[str, str]:
+    """Return the values of the headers that name the caller and the operation; empty if the context names nothing.
+
+    A resource group can select statements by the client tags `connector=<key>` and `read_only`. Commas separate tags,
+    so a connector whose key contains one has no tag.
+    """
+    tags = [address.client_tags]
+    if context.connector and "," not in context.connector:
+        tags.append(f"connector={context.connector}")
+    if context.read_only:
+        tags.append("read_only")
+    return {
+        "Client-Info": short_tag(context, _MAX_CLIENT_INFO_BYTES),
+        "Client-Tags": ",".join(filter(None, tags)),
+        "Trace-Token": context.traceparent or context.operation_id,
+    }
+
+
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(B|kB|MB|GB|TB|PB)\s*")
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+
+
+def _limits(variant: TrinoVariant, state: ClientState, context: StatementContext) -> Mapping[str, str]:
+    """Return the session properties with the context's limits. A lower limit that the session has set remains."""
+    if context.max_scanned_bytes is None or not variant.scan_limit:
+        return {}
+    match = _SIZE.fullmatch(state.properties.get(variant.scan_limit, ""))
+    if match and float(match[1]) * 1024 ** _UNITS.index(match[2]) < context.max_scanned_bytes:
+        return {}
+    return {variant.scan_limit: f"{context.max_scanned_bytes}B"}
+
+
 def request_headers(
-    address: TrinoAddress, variant: TrinoVariant, login: TrinoLogin, state: ClientState
+    address: TrinoAddress,
+    variant: TrinoVariant,
+    login: TrinoLogin,
+    state: ClientState,
+    context: StatementContext = NO_CONTEXT,
 ) -> httpx.Headers:
     named = {
         "User": state.authorization_user or login.user,
@@ -280,11 +330,11 @@ def request_headers(
         "Schema": state.schema,
         "Path": state.path,
         "Time-Zone": address.time_zone,
-        "Client-Tags": address.client_tags,
+        **context_headers(address, context),
         "Client-Capabilities": variant.capabilities,
         "Query-Data-Encoding": variant.encodings,
         "Transaction-Id": state.transaction,
-        "Session": _joined(state.properties),
+        "Session": _joined({**state.properties, **_limits(variant, state, context)}),
         "Role": _joined(state.roles),
         "Prepared-Statement": _joined(state.prepared),
     }
@@ -299,6 +349,8 @@ def request_headers(
     # Between servers, compression takes the coordinator more time than it saves on the network.
     headers["Accept-Encoding"] = "identity"
     headers["User-Agent"] = address.source
+    if context.traceparent:
+        headers["traceparent"] = context.traceparent  # a coordinator with tracing makes its spans children of this one
     if login.token is not None:
         headers["Authorization"] = f"Bearer {login.token}"
     elif login.password is not None:
@@ -370,6 +422,12 @@ class TrinoPage:
             done, total = self.stats.get("completedSplits"), self.stats.get("totalSplits")
             percent = 100 * done / total if isinstance(done, int) and isinstance(total, int) and total > 0 else 0
         return int(max(0, min(100, percent)))
+
+    @property
+    def scanned_bytes(self) -> int | None:
+        """The bytes read from data sources so far. Some catalogs, such as `tpch`, always report 0."""
+        counts = [self.stats.get(name) for name in ("physicalInputBytes", "processedBytes")]
+        return max((count for count in counts if isinstance(count, int)), default=None)
 
 
 def parse(body: bytes, uri: str) -> TrinoPage:
