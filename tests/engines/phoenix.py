@@ -1,7 +1,7 @@
 """Phoenix Query Server (Avatica, protobuf over HTTP) on a real HBase: two JVMs that share one shaded jar."""
 
 import shutil
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -35,12 +35,24 @@ def phoenix_server() -> Generator[HttpAddress]:
             "ZK_PORT": str(free_port()),
             "PQS_PORT": str(address.port),
         }
+        settings = _written_settings(directory / "conf", environment)
         with (
-            _hbase(jdk, [_SETTINGS, database, *small], directory / "hbase", environment),
-            _query_server(jdk, [_SETTINGS, loopback, server, database, *small], directory / "server", environment),
+            _hbase(jdk, [settings, database, *small], directory / "hbase", environment),
+            _query_server(jdk, [settings, loopback, server, database, *small], directory / "server", environment),
         ):
             _make_system_tables(address)
             yield address
+
+
+def _written_settings(folder: Path, environment: Mapping[str, str]) -> Path:
+    """Write the configuration files with the values of their variables, which the writer of SYSTEM.LOG cannot read."""
+    folder.mkdir()
+    for file in _SETTINGS.iterdir():
+        text = file.read_text()
+        for name, value in environment.items():
+            text = text.replace(f"${{env.{name}}}", value)
+        (folder / file.name).write_text(text)
+    return folder
 
 
 def phoenix_libraries() -> Path:

@@ -256,12 +256,14 @@ class PhoenixConnection:
         await self._open_at_server()
         self._beat = asyncio.create_task(self._send_heartbeats(), name="heartbeats")
 
-    async def forbid_changes(self) -> None:
-        """Make the connection read-only, which also forbids `USE`. Raises EngineUnavailable."""
-        await self._call(
-            protocol.Phase.OPENING, "ConnectionSync", protocol.encode_sync_request(self.id, read_only=True)
-        )
-        self._read_only = True
+    async def set_read_only(self, wanted: bool) -> None:
+        """Make the connection read-only, which also forbids `USE`, or permit changes. Raises SessionLost."""
+        if self._read_only == wanted:
+            return
+        if not self._is_stopped:  # otherwise the connection is opened again in the wanted mode
+            body = protocol.encode_sync_request(self.id, read_only=wanted)
+            await self._call(protocol.Phase.BEFORE, "ConnectionSync", body)
+        self._read_only = wanted
 
     async def new_statement(self) -> int:
         """Create a statement and return its number. Raises SessionLost if the connection is lost."""

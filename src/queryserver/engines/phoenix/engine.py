@@ -3,20 +3,25 @@
 import asyncio
 import re
 from collections.abc import AsyncGenerator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from queryserver.engines.catalog_queries import identifier
+from queryserver.engines.estimates import CostEstimate
 from queryserver.engines.phoenix.catalog import PhoenixCatalog, PhoenixLoader
 from queryserver.engines.phoenix.connection import PhoenixAddress, PhoenixClient, PhoenixConnection, connect
 from queryserver.engines.phoenix.protocol import PARAMETERS
 from queryserver.engines.phoenix.statement import PhoenixStatement
-from queryserver.engines.protocol import EngineCapabilities, SessionOptions
-from queryserver.engines.sessions import StreamedSession
+from queryserver.engines.protocol import EngineCapabilities, SessionOptions, StatementContext
+from queryserver.engines.sessions import StreamedSession, run
 from queryserver.errors.statements import EngineError, StatementRejected
 from queryserver.identity.model import User
+from queryserver.sql.markers import BoundStatement
+from queryserver.sql.scanner import first_keyword
 
 _CONVERTER_THREADS = 2
+_ESTIMATED = frozenset({"SELECT", "WITH", "UPSERT", "DELETE"})
 # Phoenix silently accepts any property, so only properties that affect a session are allowed.
 _SETTINGS = re.compile(
     r"CurrentSCN|TenantId|UpsertBatchSize(?:Bytes)?|Consistency|RequestMetric|LogLevel"
@@ -40,10 +45,12 @@ class PhoenixEngine:
             wants_credentials=self._address.username is None,
             endpoints=((self._address.host, self._address.port),),
             parameters=PARAMETERS,
+            enforces_read_only=True,
+            estimates_bytes=True,
         )
 
     @asynccontextmanager
-    async def session(self, user: User, options: SessionOptions) -> AsyncGenerator[StreamedSession]:  # noqa: ARG002 Phoenix has only logins
+    async def session(self, user: User, options: SessionOptions) -> AsyncGenerator["PhoenixSession"]:  # noqa: ARG002 Phoenix has only logins
         """Open a session in the schema of `options`. Leaving the context cancels a running statement."""
         async with self._opened(options) as (session, _):
             yield session
@@ -61,18 +68,12 @@ class PhoenixEngine:
             )
 
     @asynccontextmanager
-    async def _opened(self, options: SessionOptions) -> AsyncGenerator[tuple[StreamedSession, PhoenixConnection]]:
+    async def _opened(self, options: SessionOptions) -> AsyncGenerator[tuple["PhoenixSession", PhoenixConnection]]:
         connection = await self._connect(options)
-        session = StreamedSession(
-            lambda sql, _context: PhoenixStatement(connection, sql),
-            is_connected=lambda: not connection.is_lost,
-            executor=self._executor,
-        )
+        session = PhoenixSession(connection, self._executor, read_only=self._read_only)
         try:
             if options.database:
                 await _use(connection, options.database)
-            if self._read_only:
-                await connection.forbid_changes()
             yield session, connection
         finally:
 
@@ -97,6 +98,37 @@ class PhoenixEngine:
             if not _SETTINGS.fullmatch(name):
                 raise StatementRejected(f"unknown connection property {name}")
         return await connect(self._http, self._address, login, options.settings)
+
+
+class PhoenixSession(StreamedSession):
+    """Implements `EstimatingSession`. If `read_only` is set, the Query Server refuses all changes."""
+
+    def __init__(self, connection: PhoenixConnection, executor: Executor, *, read_only: bool) -> None:
+        def new_statement(sql: str | BoundStatement, context: StatementContext) -> PhoenixStatement:
+            return PhoenixStatement(connection, sql, replace(context, read_only=context.read_only or read_only))
+
+        super().__init__(new_statement, is_connected=lambda: not connection.is_lost, executor=executor)
+        self._executor = executor
+        self._connection = connection
+
+    async def estimate(self, statement: str | BoundStatement) -> CostEstimate | None:
+        """Return what EXPLAIN estimates from the table's statistics; None if there are no statistics."""
+        text = statement if isinstance(statement, str) else statement.statement
+        if first_keyword(text, "phoenix") not in _ESTIMATED:
+            return None
+        source = PhoenixStatement(self._connection, statement, prefix="EXPLAIN ")
+        session = StreamedSession(
+            lambda _sql, _context: source, is_connected=self._is_connected, executor=self._executor
+        )
+        try:
+            answer = await run(session, statement, max_rows=1)
+        except StatementRejected:  # the Query Server reports the reason when the statement runs
+            return None
+        finally:
+            await asyncio.shield(session.leave())
+        first = answer.rows[0].to_pylist()[0] if answer.rows and answer.rows[0].num_rows else {}
+        size, rows = first.get("EST_BYTES_READ"), first.get("EST_ROWS_READ")
+        return None if size is None else CostEstimate(scanned_bytes=size, rows=rows)
 
 
 async def _use(connection: PhoenixConnection, schema: str) -> None:

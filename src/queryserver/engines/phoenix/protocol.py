@@ -484,6 +484,23 @@ def avatica_errors(phase: Phase) -> Generator[None]:
         raise _server_error(phase, error) from error
 
 
+_ON_FIRST_LINE = re.compile(r"\bat line 1, column (\d+)\b")
+
+
+@contextmanager
+def without_text(before: str) -> Generator[None]:
+    """Correct the positions in errors of a statement that was sent after `before`, which has no line breaks."""
+    try:
+        yield
+    except errors.StatementRejected as error:
+        if not before or not _ON_FIRST_LINE.search(error.message):
+            raise
+        text = _ON_FIRST_LINE.sub(
+            lambda found: f"at line 1, column {max(int(found[1]) - len(before), 1)}", error.message
+        )
+        raise type(error)(text).at(find_location(text, PHOENIX)).with_sqlstate(error.sqlstate) from error.__cause__
+
+
 def _lost_error(phase: Phase, text: str) -> errors.EngineError:
     if phase is Phase.OPENING:
         return errors.EngineUnavailable(_UNREACHABLE if text == _LOST else text)

@@ -14,11 +14,14 @@ import pyarrow as pa
 
 from queryserver.engines.phoenix import protocol
 from queryserver.engines.phoenix.connection import EventOccurred, PhoenixConnection, ResultT, wait_unless
+from queryserver.engines.protocol import NO_CONTEXT, StatementContext
 from queryserver.engines.record_batches import ColumnReader, DeclaredColumn, Rows, record_batch
 from queryserver.engines.sessions import DriverStatement, Stopped
+from queryserver.engines.statement_tags import leading_comment
 from queryserver.errors.statements import EngineError, OutcomeUnknown, SessionLost, StatementRejected
 from queryserver.formats.arrow import PLAIN_TYPES, Column, ResultType
 from queryserver.sql.markers import BoundStatement, sql_text
+from queryserver.sql.phoenix_queries import read_only_refusal
 from queryserver.sql.scanner import first_word
 
 _ARRAY = " ARRAY"
@@ -166,12 +169,26 @@ FIRST_ROWS = 4  # few, because the row width is unknown and the Query Server hol
 
 
 class PhoenixStatement(DriverStatement):
-    def __init__(self, connection: PhoenixConnection, sql: str | BoundStatement) -> None:
+    """A statement on a connection, with a comment that names the caller and the operation of `context`.
+
+    `prefix` is sent before the statement. It must be one that changes nothing, such as `EXPLAIN `.
+    """
+
+    def __init__(
+        self,
+        connection: PhoenixConnection,
+        sql: str | BoundStatement,
+        context: StatementContext = NO_CONTEXT,
+        *,
+        prefix: str = "",
+    ) -> None:
         self._connection = connection
+        self._before = leading_comment(context) + prefix
+        self._read_only = None if prefix else context.read_only
         self._sql = sql_text(sql, protocol.mark)
         order = sql.values_in_order if isinstance(sql, BoundStatement) else ()
         self._values = [one for one in order if not isinstance(one.value, tuple)]
-        self._keyword = first_word(self._sql, line_comments=("--", "//"))
+        self._keyword = first_word(prefix + self._sql, line_comments=("--", "//"))
         self._statement: int | None = None
         self._reader = AvaticaRowReader(())
         self._ready: Sequence[bytes] = ()
@@ -183,13 +200,19 @@ class PhoenixStatement(DriverStatement):
     async def execute(self, raise_if_stopped: Callable[[], None]) -> None:
         if self._connection.is_lost:
             raise SessionLost("The Phoenix session no longer exists; the statement was not started.")
-        execution = await (self._prepared() if self._values else self._unprepared())
-        try:
-            raise_if_stopped()
-            executed = await self._unless_stopped(execution())
-        except EngineError:
-            await self._release()
-            raise
+        if self._read_only and (refusal := read_only_refusal(self._sql)) is not None:
+            raise StatementRejected(refusal)
+        if self._read_only is not None:
+            # Before each statement, because an earlier one may have needed the other mode.
+            await self._connection.set_read_only(self._read_only)
+        with protocol.without_text(self._before):
+            execution = await (self._prepared() if self._values else self._unprepared())
+            try:
+                raise_if_stopped()
+                executed = await self._unless_stopped(execution())
+            except EngineError:
+                await self._release()
+                raise
         self.is_open = bool(executed.columns)
         declared = [declare(column) for column in executed.columns]
         self.columns = tuple(column.column for column in declared)
@@ -202,11 +225,11 @@ class PhoenixStatement(DriverStatement):
 
     async def _unprepared(self) -> _Execution:
         self._statement = statement = await self._connection.new_statement()
-        return lambda: self._connection.execute(statement, self._sql, rows=FIRST_ROWS)
+        return lambda: self._connection.execute(statement, self._before + self._sql, rows=FIRST_ROWS)
 
     async def _prepared(self) -> _Execution:
         values = list(map(protocol.typed_value, self._values))
-        handle = await self._connection.prepared(self._sql)
+        handle = await self._connection.prepared(self._before + self._sql)
         self._statement = protocol.Message(handle).number(2)
         return lambda: self._connection.execute_prepared(handle, values, rows=FIRST_ROWS)
 
