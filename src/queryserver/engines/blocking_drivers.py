@@ -12,7 +12,15 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from queryserver.engines.protocol import OperationState, OperationStatus, StatementContext, TableLoad, TableName
+from queryserver.engines.estimates import CostEstimate
+from queryserver.engines.protocol import (
+    NO_CONTEXT,
+    OperationState,
+    OperationStatus,
+    StatementContext,
+    TableLoad,
+    TableName,
+)
 from queryserver.engines.sessions import OperationSession
 from queryserver.errors.statements import EngineError, EngineUnavailable, OutcomeUnknown, StatementRejected
 from queryserver.formats.arrow import Column
@@ -188,9 +196,13 @@ class DriverConnection(Protocol):
     takes_rows: bool = False
     """Whether `run` accepts statements with several parameter rows."""
 
-    def run(self, statement: str | BoundStatement) -> DriverAnswer:
+    def run(self, statement: str | BoundStatement, context: StatementContext = NO_CONTEXT) -> DriverAnswer:
         """Run a statement until its first rows are available or it has completed."""
         ...
+
+    def estimate(self, statement: str | BoundStatement) -> CostEstimate | None:  # noqa: ARG002 for engines that can
+        """Return what the statement would read, or None if this is unknown. Runs in a thread, like `run`."""
+        return None
 
     def interrupt(self) -> None:
         """Stop the call in progress, if any. Callable from any thread at any time. Returns immediately."""

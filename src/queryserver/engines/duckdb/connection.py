@@ -1,20 +1,18 @@
 """One DuckDB connection, with its result limits and error translation. All calls block."""
 
 import re
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
-from uuid import uuid4
 
 import duckdb
 from duckdb.sqltypes import DuckDBPyType
 
 from queryserver import errors
 from queryserver.engines.blocking_drivers import DriverAnswer, Interrupted
-from queryserver.engines.catalog_queries import identifier
 from queryserver.engines.duckdb.binding import (
     bind_markers,
     multi_row_text,
@@ -23,6 +21,7 @@ from queryserver.engines.duckdb.binding import (
     text_with_markers,
     type_key,
 )
+from queryserver.engines.duckdb.estimates import ESTIMATED_KINDS, scanned_bytes
 from queryserver.engines.duckdb.failures import (
     domain_error,
     location_of,
@@ -33,8 +32,10 @@ from queryserver.engines.duckdb.failures import (
     without_excerpt,
 )
 from queryserver.engines.duckdb.guard import Token, refuse_outside_access, statement_kind, tokenize
+from queryserver.engines.duckdb.read_only import ReadTransaction, explained_text, is_analyzed, refuse_changes
 from queryserver.engines.duckdb.result_views import ResultViews
 from queryserver.engines.duckdb.session_files import SessionFileAccess
+from queryserver.engines.duckdb.storage import shrink_file, used_bytes
 from queryserver.engines.duckdb.temporary_files import TemporaryFilesLimit
 from queryserver.engines.duckdb.values import (
     DuckdbAnswer,
@@ -44,7 +45,10 @@ from queryserver.engines.duckdb.values import (
     require_shallow,
     result_type,
 )
+from queryserver.engines.estimates import CostEstimate
+from queryserver.engines.external_data import StoredFile
 from queryserver.engines.process.calls import RemoteResults
+from queryserver.engines.protocol import NO_CONTEXT, StatementContext
 from queryserver.engines.storage_watch import StorageWatch
 from queryserver.errors.statements import disk_below_floor
 from queryserver.formats.arrow import Column
@@ -62,10 +66,6 @@ _NO_RESULT_SHAPE = (["Success"], ["BOOLEAN"])
 _COUNT_SHAPE = (["Count"], ["BIGINT"])
 _TRANSACTION_NUMBER_QUERY = "SELECT txid_current()"
 _GROWING_KINDS = frozenset({"ALTER", "CREATE", "CREATE_FUNC", "INSERT", "MERGE_INTO", "UPDATE"})
-_USED_BYTES_QUERY = """
-    SELECT coalesce(sum(used_blocks * block_size), 0)::BIGINT FROM pragma_database_size()
-    WHERE database_name = current_database()
-"""
 _QUERY_KINDS = frozenset({"SELECT", "EXPLAIN", "EXECUTE", "CALL", "PRAGMA", "MULTI", "RELATION"})
 _NUMBERED_NAME = re.compile(r"(.+)_\d+", re.DOTALL)
 
@@ -136,31 +136,90 @@ class DuckdbConnection:
         self._temporary_files = limits.temporary_files
         self._watch = limits.storage
         self._results = None if results is None else ResultViews(connection, results)
-        self._closed = self._is_stopped = False
+        self._reading = ReadTransaction(connection, self._in_transaction)
+        self._closed = self._is_stopped = self._read_only = False
         self.is_usable = True
 
     takes_rows = True
 
-    def run(self, statement: str | BoundStatement) -> DriverAnswer:
+    def run(self, statement: str | BoundStatement, context: StatementContext = NO_CONTEXT) -> DriverAnswer:
         """Run SQL text that contains at most one statement (Contract security T23)."""
+        self._read_only = context.read_only
         if self._files is not None:
-            return self._files.run(lambda: self._with_results(statement))
-        return self._with_results(statement)
+            return self._files.run(lambda: self._run_to_rows(statement))
+        return self._run_to_rows(statement)
 
-    def _with_results(self, statement: str | BoundStatement) -> "DuckdbAnswer":
-        results = self._results
-        if results is None:
-            return self._run_and_mask(statement)
+    def _run_to_rows(self, statement: str | BoundStatement) -> "DuckdbAnswer":
+        if self._read_only:
+            with self.engine_errors():
+                self._reading.begin()
+        self._reading.may_follow_writes |= not self._read_only
         try:
             answer = self._run_and_mask(statement)
         except BaseException:
-            results.end()
+            self._end_statement()
             raise
         if answer.columns is None:
-            results.end()
+            self._end_statement()
         else:
-            answer.on_close = results.end
+            answer.on_close = self._end_statement
         return answer
+
+    def _end_statement(self) -> None:
+        """End the read-only transaction, then release the results: a failed transaction would keep them. Idempotent."""
+        if not self._reading.end():
+            self.is_usable = False
+        if self._results is not None:
+            self._results.end()
+
+    def estimate(self, statement: str | BoundStatement) -> CostEstimate | None:
+        """Return what the statement would read, or None if this is unknown.
+
+        A statement that cannot be planned has no estimate: running it reports the error. Raises Interrupted,
+        SessionLost.
+        """
+        self._read_only = False
+        first = statement.rows[0] if isinstance(statement, BoundStatement) and statement.rows else statement
+        text = first.render(DUCKDB.write) if isinstance(first, BoundStatement) else first
+        try:
+            if self._files is not None:
+                return self._files.plan(partial(self._estimated, text))
+            return self._estimated(text, {})
+        except (Interrupted, errors.SessionLost):
+            raise
+        except errors.EngineError:
+            return None
+        finally:
+            self._end_statement()
+
+    def _estimated(self, text: str, listed: Mapping[str, Sequence[StoredFile]]) -> CostEstimate | None:
+        with self.engine_errors():
+            text, tokens, copies_files = self._with_file_targets(text)
+            if (checked := self._parse_checked(text, tokens, copies_files=copies_files)) is None:
+                return None
+            statement, _ = checked
+            if statement_kind(statement) == "EXPLAIN":
+                if not is_analyzed(tokens):
+                    return CostEstimate(scanned_bytes=0)
+                explained = self.native.extract_statements(explained_text(statement.query, tokenize(statement.query)))
+                statement = explained[0] if len(explained) == 1 else statement
+            if statement_kind(statement) not in ESTIMATED_KINDS or not self._may_explain(statement):
+                return None
+            size = scanned_bytes(self.native, statement.query, listed)
+            in_results = 0 if self._results is None else self._results.size_bytes
+            return None if size is None else CostEstimate(scanned_bytes=size + in_results)
+
+    def _may_explain(self, statement: duckdb.Statement) -> bool:
+        """Return whether a failed EXPLAIN would leave the session unchanged, or cannot fail while it is planned.
+
+        A failed EXPLAIN aborts an open transaction, whereas a failure to bind the statement does not.
+        """
+        if not self._reading.may_follow_writes or not self._in_transaction():
+            return True
+        with suppress(duckdb.Error):
+            self.native._bind(statement, with_writes=True)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+            return True
+        return False
 
     def _run_and_mask(self, statement: str | BoundStatement) -> "DuckdbAnswer":
         if not isinstance(statement, BoundStatement):
@@ -355,13 +414,13 @@ class DuckdbConnection:
         if self._watch is None:
             yield
             return
-        self._watch.require_room(self._used_bytes)
+        self._watch.require_room(partial(used_bytes, self.native))
         try:
             with self._watch.over(self.native.interrupt):
                 yield
         except errors.EngineError as error:
             if error.code == disk_below_floor.code:
-                self._shrink_file()
+                shrink_file(self.native)
             raise
 
     def _watched(self, kind: str, tokens: Sequence[Token]) -> AbstractContextManager[None]:
@@ -369,25 +428,6 @@ class DuckdbConnection:
             return self.writing()
         may_grow = kind == "EXECUTE" or (kind == "EXPLAIN" and any(token.name == "analyze" for token in tokens))
         return self._watch.over(self.native.interrupt) if may_grow and self._watch is not None else nullcontext()
-
-    def _used_bytes(self) -> int:
-        """Return the number of bytes in use. Free blocks inside the file do not count, because new rows fill them."""
-        with self.native.cursor() as connection:
-            with suppress(duckdb.Error):  # a checkpoint frees the blocks of dropped tables
-                connection.execute("CHECKPOINT")
-            ((blocks,),) = connection.execute(_USED_BYTES_QUERY).fetchall()
-        return blocks
-
-    def _shrink_file(self) -> None:
-        """Shrink the file after an interrupted statement.
-
-        The statement's blocks are free, but DuckDB truncates the file only after the next change.
-        """
-        name = identifier(f"queryserver_{uuid4().hex}")
-        with suppress(duckdb.Error), self.native.cursor() as connection:
-            connection.execute(f"CREATE SCHEMA {name}")
-            connection.execute(f"DROP SCHEMA {name}")
-            connection.execute("CHECKPOINT")  # refused during other writes; a later checkpoint then shrinks the file
 
     def _check_invalidated(self, text: str) -> None:
         if may_invalidate_database(text) and self._has_ended():
@@ -407,15 +447,22 @@ class DuckdbConnection:
             raise errors.StatementRejected("Parser Error: only one statement is allowed at a time.")
         statement, lines_before = self._without_comments_before(statements[0], text)
         refuse_outside_access(self.native, statement, tokens, copies_files=copies_files)
+        if self._read_only:
+            refuse_changes(self.native, statement, tokens)
         if self._results is not None:
             self._results.begin(tokens)
         return statement, lines_before
 
-    def _run(self, text: str, bound: BoundStatement | None) -> "DuckdbAnswer":
+    def _with_file_targets(self, text: str) -> tuple[str, Sequence[Token], bool]:
+        """Return the text and its tokens, with the target that DuckDB writes, and whether it copies store files."""
         tokens = tokenize(text)
-        copying = self._files.rewritten(text, tokens) if self._files is not None else None
-        text, tokens = copying or (text, tokens)
-        if (checked := self._parse_checked(text, tokens, copies_files=copying is not None)) is None:
+        if self._files is None or (copying := self._files.rewritten(text, tokens)) is None:
+            return text, tokens, False
+        return *copying, True
+
+    def _run(self, text: str, bound: BoundStatement | None) -> "DuckdbAnswer":
+        text, tokens, copies_files = self._with_file_targets(text)
+        if (checked := self._parse_checked(text, tokens, copies_files=copies_files)) is None:
             return DuckdbAnswer()
         statement, lines_before = checked
         kind = statement_kind(statement)
@@ -489,7 +536,7 @@ class DuckdbConnection:
         EXPLAIN would abort the transaction, whereas the query's binding error does not.
         """
         try:
-            if self._in_transaction():
+            if not self._reading.is_open and self._in_transaction():
                 return None
             self.native.execute(f"EXPLAIN\n{statement.query}")
         except duckdb.Error as error:

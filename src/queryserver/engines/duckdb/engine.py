@@ -95,6 +95,8 @@ class DuckdbEngine:
             one_process=self._file is not None,
             data_name=f"duckdb:{path}" if self._file is not None else "",
             reports_progress=True,
+            enforces_read_only=True,
+            estimates_bytes=True,
             reads_results=True,
             reads_files=True,
             writes_files=True,

@@ -62,7 +62,8 @@ class FileStatement:
         self.has_ended = False
         self._claims = claims
         self._stop = stop
-        self._listed = dict[str, Sequence[StoredFile]]()
+        self.listed = dict[str, Sequence[StoredFile]]()
+        """The files of each pattern that DuckDB has listed for the statement."""
         self.claimed = set[ClaimedFile]()
 
     @contextmanager
@@ -80,11 +81,11 @@ class FileStatement:
 
         DuckDB may call this up to three times for a pattern, and always gets the same files.
         """
-        files = self._listed.get(pattern)
+        files = self.listed.get(pattern)
         if files is None:
             files = self.files.glob(pattern)
             self._claims.claim(self, files)
-            self._listed[pattern] = files
+            self.listed[pattern] = files
         return files
 
     def fail(self, error: QueryServerError) -> None:

@@ -156,7 +156,7 @@ def _refuse_settings(tokens: Sequence[Token]) -> None:
 
     These statements may start the text or follow EXPLAIN.
     """
-    words = list(_without_explain(tokens))
+    words = list(without_explain(tokens))
     first = words[0].name if words else ""
     if first in {"copy", "force"}:
         raise _kind_refusal(first.upper())
@@ -169,7 +169,7 @@ def _refuse_settings(tokens: Sequence[Token]) -> None:
             raise StatementRejected(f"Permission Error: PRAGMA {words[1].name[:60]} is disabled on this server.")
 
 
-def _without_explain(tokens: Sequence[Token]) -> Iterator[Token]:
+def without_explain(tokens: Sequence[Token]) -> Iterator[Token]:
     """Skip EXPLAIN prefixes with their options and ANALYZE, and yield the remaining tokens."""
     position = 0
     while position < len(tokens) and tokens[position].name == "explain":
@@ -200,7 +200,7 @@ def _refuse_setting(words: Sequence[Token]) -> None:
 
 
 def _refuse_names(tokens: Sequence[Token]) -> None:
-    for name, opening in _calls(tokens):
+    for name, opening in function_calls(tokens):
         _refuse_call(name, tokens, opening)
     for position, token in enumerate(tokens):
         name = token.name
@@ -217,7 +217,7 @@ def _refuse_names(tokens: Sequence[Token]) -> None:
                 raise _hidden_error(name)
 
 
-def _calls(tokens: Sequence[Token]) -> Iterator[tuple[str, int]]:
+def function_calls(tokens: Sequence[Token]) -> Iterator[tuple[str, int]]:
     """Yield the name of each called function and the index of its opening parenthesis."""
     for position, token in enumerate(tokens[:-1]):
         if token.is_name and tokens[position + 1].text.startswith("("):

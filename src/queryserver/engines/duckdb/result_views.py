@@ -78,6 +78,11 @@ class ResultViews:
             with suppress(QueryServerError):  # the server closes the result with the session at the latest
                 table.close()
 
+    @property
+    def size_bytes(self) -> int:
+        """The stored size of the registered results."""
+        return sum(table.size_bytes for table in self._tables.values())
+
     def error_of(self, text: str) -> EngineError | None:
         """Return the domain error for a DuckDB message that a result has caused; otherwise None."""
         for table in self._tables.values():

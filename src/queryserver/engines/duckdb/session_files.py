@@ -3,9 +3,10 @@
 import re
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,6 +16,7 @@ from queryserver.engines.blocking_drivers import DriverAnswer
 from queryserver.engines.duckdb.file_claims import END_WAIT_S, FileStatement
 from queryserver.engines.duckdb.file_system import LOCAL_SCHEME, TARGET_SCHEME, CopyTarget, FileSystems, copy_clause
 from queryserver.engines.duckdb.guard import Token, tokenize
+from queryserver.engines.external_data import StoredFile
 from queryserver.engines.process.calls import RemoteFiles
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.statements import EngineError, ErrorExcerpt, StatementRejected
@@ -25,6 +27,8 @@ _PER_THREAD = "per_thread_output"
 _NOT_FOUND = re.compile(r'No files found that match the pattern "([^"]*)"')
 _ACCESS_DENIED = re.compile(r'Cannot access (?:file|directory) "(.*?)" - file system operations are disabled')
 _SQLSTATES = {"permission_denied": "42501"}
+
+PlannedT = TypeVar("PlannedT")
 
 
 class SessionFileAccess:
@@ -67,6 +71,19 @@ class SessionFileAccess:
             self.end()
             return answer
         return FileAnswer(answer, self, self._copied)
+
+    def plan(self, work: Callable[[Mapping[str, Sequence[StoredFile]]], PlannedT]) -> PlannedT:
+        """Plan a statement without running it, by calling `work` with the files that DuckDB lists for it meanwhile.
+
+        Raises EngineError.
+        """
+        with self._at_work, self._changing:
+            statement = self._statement = self._systems.claims.begin(self._files, self._stop)
+        try:
+            with self._working():
+                return work(statement.listed)
+        finally:
+            self.end()
 
     def rewritten(self, text: str, tokens: Sequence[Token]) -> tuple[str, Sequence[Token]] | None:
         """Prepare a COPY statement that accesses files, and return its text and tokens; None for any other statement.

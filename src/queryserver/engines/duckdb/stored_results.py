@@ -182,6 +182,11 @@ class StoredResultTable:
         fragments = [form.make_fragment(pa.PythonFile(file, "r")) for file in self._files]
         self.dataset = ds.FileSystemDataset(fragments, self.schema, form)
 
+    @property
+    def size_bytes(self) -> int:
+        """The size of the pieces as they are stored."""
+        return sum(piece.size_bytes for piece in self._result.pieces)
+
     def close(self) -> None:
         """Close the result on the server. The table is closed even if this raises a domain error."""
         # The dataset references files that reference this table: a cycle through Arrow that Python cannot collect.

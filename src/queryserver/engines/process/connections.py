@@ -12,7 +12,7 @@ from queryserver.engines.blocking_drivers import NO_USER
 from queryserver.engines.loader import deliver_cancel, refuse_target, require_writable, staging_table
 from queryserver.engines.process.channel import ChannelClosed, Frame
 from queryserver.engines.process.engine_process import EngineProcess
-from queryserver.engines.process.messages import BatchWriter, packed, read_row_count
+from queryserver.engines.process.messages import BatchWriter, packed, read_count
 from queryserver.engines.process.pool import Configuration, EngineProcesses
 from queryserver.engines.process.requests import SessionRequests
 from queryserver.engines.process.sessions import STOP_S, Connection, ProcessSession, open_connection
@@ -61,14 +61,14 @@ class ProcessLoader:
         try:
             call = await self._begin_request("load", load)
             await self._feed(batches, call)
-            return read_row_count(await asyncio.shield(call), "rows") or 0, False
+            return read_count(await asyncio.shield(call), "rows") or 0, False
         except BaseException as error:  # cancellation too: the process must not continue
             await asyncio.shield(self._stop())
             call = self._call
             has_succeeded = call is not before and call is not None and not call.cancelled() and not call.exception()
             if not isinstance(error, asyncio.CancelledError) or call is None or not has_succeeded:
                 raise
-            return read_row_count(call.result(), "rows") or 0, True
+            return read_count(call.result(), "rows") or 0, True
 
     async def _feed(self, batches: AsyncIterator[pa.RecordBatch], call: "asyncio.Task[Frame]") -> None:
         """Send the batches, followed by `end`, which is sent even if the process fails earlier."""

@@ -20,7 +20,7 @@ import structlog
 from queryserver import errors
 from queryserver.engines.process.channel import MAX_CONTENT_BYTES, AsyncChannel, ChannelClosed, Content, Frame
 from queryserver.engines.process.messages import decode_error, encode_error, packed
-from queryserver.engines.protocol import SessionOptions
+from queryserver.engines.protocol import SessionOptions, StatementContext
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.statements import EngineUnavailable, engine_memory_exceeded, engine_process_lost
 from queryserver.formats.arrow import ROW_SIZE_FACTOR
@@ -112,15 +112,15 @@ class EngineProcess:
         self._last_lines = deque[str](maxlen=_STDERR_LINES)
         self._cause: EndCause | None = None
         self._culprit = 0
-        self._at_work_at_its_end: frozenset[int] | None = None
+        self._at_work_at_its_end: Mapping[int, StatementContext] | None = None
         self._frame_bytes = MAX_CONTENT_BYTES
         self._silent_since: float | None = None
         """When the oldest unanswered request was sent, even if its caller no longer waits."""
         self._tasks = set[asyncio.Task[None]]()
         self._stderr = asyncio.create_task(self._read_stderr(), name="engine-process-stderr")
         self._ended = asyncio.create_task(self._watch(), name="engine-process")
-        self.running: set[int] = set()
-        """Numbers of the sessions that are running a statement."""
+        self.running = dict[int, StatementContext]()
+        """The contexts of the running statements, by the number of the session."""
 
     @classmethod
     async def started(cls, program: str) -> Self:
@@ -205,7 +205,7 @@ class EngineProcess:
         finally:
             channel.close()
             self._answers.pop(number, None)
-            self.running.discard(number)
+            self.running.pop(number, None)
 
     async def _first_frame(self, channel: AsyncChannel) -> Frame:
         try:
@@ -314,7 +314,7 @@ class EngineProcess:
 
     async def _watch(self) -> None:
         code = await self._process.wait()
-        self._at_work_at_its_end = frozenset(self.running)
+        self._at_work_at_its_end = at_work = dict(self.running)
         await asyncio.wait({self._stderr}, timeout=_STDERR_S)
         self._stderr.cancel()  # a child process, where the kernel permits one, may still have the pipe open
         self._control.close()
@@ -327,7 +327,14 @@ class EngineProcess:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._cause is not EndCause.CLOSED:
             cause = self._cause.name.lower() if self._cause is not None else None
-            log.warning("engine process exited", code=code, cause=cause, said=list(self._last_lines))
+            statements = [
+                {"operation_id": one.operation_id, "user": one.user, "connector": one.connector}
+                for one in at_work.values()
+            ]
+            log.warning(
+                "engine process exited",
+                pid=self.pid, code=code, cause=cause, statements=statements, said=list(self._last_lines),
+            )  # fmt: skip
 
     async def _read_stderr(self) -> None:
         assert self._process.stderr is not None  # noqa: S101 it was started with a pipe

@@ -26,17 +26,19 @@ from queryserver.engines.process.channel import Channel, ChannelClosed, Content,
 from queryserver.engines.process.messages import (
     BatchReader,
     BatchWriter,
+    decode_context,
     decode_error,
     encode_columns,
     encode_error,
+    encode_estimate,
     encode_rendered,
     unpacked,
 )
-from queryserver.engines.protocol import SessionOptions, TableLoad, TableName
+from queryserver.engines.protocol import SessionOptions, StatementContext, TableLoad, TableName
 from queryserver.engines.record_batches import BATCH_BYTES
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.statements import SessionLost, engine_memory_exceeded
-from queryserver.platform.confinement import Confinement, address_space_bytes, confine
+from queryserver.platform.confinement import Confinement, address_space_bytes, confine, name_thread
 from queryserver.sql.markers import BoundStatement
 
 _TRACE_LINES = -20
@@ -50,6 +52,8 @@ A process that uses more than the first share is considered full. It may be repl
 than the second share.
 """
 _MAX_IDLE_THREADS = 4
+_IDLE_NAME = "session"
+"""The name of a thread whose session runs no statement."""
 _OPEN_FILES = 1024
 _NICENESS = 10
 """Niceness that gives the server's event loop priority."""
@@ -167,6 +171,13 @@ class SessionThreads:
                 if len(self._idle) >= _MAX_IDLE_THREADS:
                     return
                 self._idle.append(calls)
+
+
+def _thread_name(context: StatementContext) -> str:
+    """Return the name of a thread that runs a statement, by which an administrator finds it."""
+    if not context.operation_id:
+        return "statement"
+    return f"{context.operation_id} user={context.user} connector={context.connector}"
 
 
 class _Session:
@@ -307,7 +318,9 @@ class _Session:
         self._statement = None
         match frame.kind:
             case "run":
-                self._run(unpacked(frame.content, object))
+                self._run(unpacked(frame.content, object), decode_context(frame.message["context"]))
+            case "estimate":
+                self._estimate(unpacked(frame.content, object))
             case "next":
                 self._send_rows()
             case "close":
@@ -329,17 +342,24 @@ class _Session:
         assert self._writer is not None  # noqa: S101 the server opened the session as a loader
         return self._writer
 
-    def _run(self, statement: object) -> None:
+    def _run(self, statement: object, context: StatementContext) -> None:
         assert isinstance(statement, str | BoundStatement)  # noqa: S101 both sides are one program
         assert self._connection is not None  # noqa: S101 requests arrive only once it is connected
         self._close_answer()
         self._statement = statement
-        answer = self._answer = self._connection.run(statement)
+        name_thread(_thread_name(context))
+        answer = self._answer = self._connection.run(statement, context)
         columns = None if answer.columns is None else encode_columns(answer.columns)
         self._channel.send({"kind": "answer", "columns": columns, "modified_rows": answer.modified_rows})
         if columns is not None:  # the first rows follow the columns without a request
             self._batches = BatchWriter()
             self._send_rows()
+
+    def _estimate(self, statement: object) -> None:
+        assert isinstance(statement, str | BoundStatement)  # noqa: S101 both sides are one program
+        assert self._connection is not None  # noqa: S101 requests arrive only once it is connected
+        self._close_answer()
+        self._channel.send({"kind": "estimate", **encode_estimate(self._connection.estimate(statement))})
 
     def _send_rows(self) -> None:
         """Send rows up to the size of one batch.
@@ -358,6 +378,7 @@ class _Session:
         self._channel.send({"kind": "rows", "parts": sizes, "modified_rows": answer.modified_rows}, *contents)
 
     def _close_answer(self) -> None:
+        name_thread(_IDLE_NAME)
         answer, self._answer = self._answer, None
         self._unsent.clear()
         if answer is not None:

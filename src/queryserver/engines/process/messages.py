@@ -1,4 +1,4 @@
-"""Encodes errors, columns, session options and record batches for the channels of an engine process.
+"""Encodes contexts, errors, columns, estimates and record batches for the channels of an engine process.
 
 The server may send pickles to the process, because the process trusts the server. The server never unpickles anything.
 """
@@ -13,7 +13,9 @@ import pyarrow as pa
 
 from queryserver import errors
 from queryserver.engines.blocking_drivers import Interrupted
+from queryserver.engines.estimates import CostEstimate
 from queryserver.engines.process.channel import ChannelClosed, Content, Frame
+from queryserver.engines.protocol import StatementContext
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.statements import Character, EngineError, ErrorExcerpt, LineColumn, Octet, Rest, Unit
 from queryserver.formats.arrow import Column, ResultType
@@ -37,6 +39,36 @@ def unpacked(content: Content, kind: type[SentT]) -> SentT:
     value = pickle.loads(content)  # noqa: S301 the process trusts the server, which wrote it
     assert isinstance(value, kind)  # noqa: S101 both sides are one program
     return value
+
+
+def encode_context(context: StatementContext) -> dict[str, Any]:
+    """Encode what the process needs of a statement's context."""
+    return {
+        "user": context.user,
+        "operation_id": context.operation_id,
+        "connector": context.connector,
+        "read_only": context.read_only,
+    }
+
+
+def decode_context(message: Mapping[str, Any]) -> StatementContext:
+    """Decode a context that the server sent. Only for use in the process."""
+    return StatementContext(
+        user=message["user"],
+        operation_id=message["operation_id"],
+        connector=message["connector"],
+        read_only=message["read_only"],
+    )
+
+
+def encode_estimate(estimate: CostEstimate | None) -> dict[str, Any]:
+    return {"scanned_bytes": None if estimate is None else estimate.scanned_bytes}
+
+
+def decode_estimate(frame: Frame) -> CostEstimate | None:
+    """Decode an estimate; None if the process cannot estimate the statement, or if the number is invalid."""
+    scanned_bytes = read_count(frame, "scanned_bytes")
+    return None if scanned_bytes is None else CostEstimate(scanned_bytes=scanned_bytes)
 
 
 def encode_error(error: QueryServerError) -> dict[str, Any]:
@@ -86,8 +118,8 @@ def _location(name: str, fields: dict[str, Any]) -> Any:
     return _POSITION_CLASSES[name](**fields)
 
 
-def read_row_count(frame: Frame, name: str) -> int | None:
-    """Return a row count from a message; None if the field is not a valid count."""
+def read_count(frame: Frame, name: str) -> int | None:
+    """Return a count from a message; None if the field is not a valid count."""
     count = frame.message.get(name)
     return count if type(count) is int and 0 <= count < 2**63 else None
 

@@ -48,6 +48,9 @@ class InterruptibleCalls:
 
 
 _CLEANUP_METHODS = frozenset({FileMethod.ABORT, FileMethod.REMOVE})
+_WRITE_METHODS = frozenset(
+    {FileMethod.BEGIN, FileMethod.SEND, FileMethod.COMMIT, FileMethod.MAKE_DIRECTORY, FileMethod.REMOVE}
+)
 _FileHandler = Callable[[Mapping[str, Any], bytes], Coroutine[Any, Any, Reply]]
 
 
@@ -56,6 +59,8 @@ class FileRequests:
 
     def __init__(self, files: StatementFiles) -> None:
         self._files = files
+        self.read_only = False
+        """Whether the current statement must not write files, whatever the process requests."""
         self._numbers = itertools.count(1)
         self._writes = dict[int, _Write]()
         self._calls = InterruptibleCalls()
@@ -81,6 +86,8 @@ class FileRequests:
         handler = self._handlers.get(method)
         if handler is None:
             raise errors.InvalidParameter("Unknown file call.")
+        if self.read_only and method in _WRITE_METHODS:
+            raise errors.PermissionDenied("A read-only statement cannot write files.")
         try:
             if method in _CLEANUP_METHODS:  # allowed even while the statement is being canceled
                 return await handler(arguments, b"")
@@ -349,8 +356,13 @@ class SessionRequests:
             return await self._results.answer(method, arguments, content)
         raise errors.PermissionDenied("This session cannot access storage files or stored results.")
 
-    def begin(self) -> None:
-        """Discard the previous statement's warnings. Must be called when a statement starts."""
+    def begin(self, *, read_only: bool) -> None:
+        """Discard the previous statement's warnings. Must be called when a statement starts.
+
+        If `read_only` is set, file writes are refused until the next statement starts.
+        """
+        if self._files is not None:
+            self._files.read_only = read_only
         if self._results is not None:
             self._results.warnings = []
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import structlog
 
 from queryserver.engines.blocking_drivers import Interrupted
+from queryserver.engines.estimates import CostEstimate
 from queryserver.engines.process.channel import AsyncChannel, ChannelClosed, Frame
 from queryserver.engines.process.engine_process import EndCause, EngineProcess
 from queryserver.engines.process.messages import (
@@ -18,12 +19,14 @@ from queryserver.engines.process.messages import (
     adopt_rendered_message,
     decode_columns,
     decode_error,
+    decode_estimate,
+    encode_context,
     packed,
-    read_row_count,
+    read_count,
 )
 from queryserver.engines.process.pool import ProcessLosses
 from queryserver.engines.process.requests import SessionRequests
-from queryserver.engines.protocol import OperationState, OperationStatus, SessionOptions, StatementContext
+from queryserver.engines.protocol import NO_CONTEXT, OperationState, OperationStatus, SessionOptions, StatementContext
 from queryserver.engines.sessions import OperationSession
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.statements import EngineError, OutcomeUnknown, SessionLost, engine_process_lost
@@ -58,6 +61,8 @@ class Connection:
     """The number of the latest request."""
     statement: str | BoundStatement = field(default="", repr=False)
     """The running statement."""
+    context: StatementContext = NO_CONTEXT
+    """The running statement's context."""
     is_gone: bool = False
     """Whether the session's database is lost, for example an in-memory database after an internal error."""
 
@@ -65,7 +70,7 @@ class Connection:
     def is_usable(self) -> bool:
         return not (self.is_gone or self.channel.is_closed or self.process.has_ended)
 
-    async def send(self, kind: str, *contents: bytes) -> None:
+    async def send(self, kind: str, *contents: bytes, **fields: Any) -> None:
         """Send a request. Raises SessionLost if the process has ended.
 
         A process does not start a request that it received incompletely, so this error means that the request was not
@@ -73,7 +78,7 @@ class Connection:
         """
         self.request += 1
         try:
-            await self.channel.send({"kind": kind, "request": self.request}, *contents)
+            await self.channel.send({"kind": kind, "request": self.request, **fields}, *contents)
         except ChannelClosed:
             raise SessionLost("Invalid session Id: the session no longer exists.") from None
 
@@ -82,7 +87,7 @@ class Connection:
 
         Raises the domain error that the reply contains, or the error for a lost process if the process ends.
         """
-        self.process.running.add(self.number)
+        self.process.running[self.number] = self.context
         try:
             frame = await self.channel.receive()
         except ChannelClosed:
@@ -90,9 +95,10 @@ class Connection:
             self._note_loss()
             raise error from None
         finally:
-            self.process.running.discard(self.number)
+            self.process.running.pop(self.number, None)
         if frame.kind == "defect":
-            log.error("engine process failed", trace=str(frame.message.get("trace"))[:_TRACE_CHARACTERS])
+            trace = str(frame.message.get("trace"))[:_TRACE_CHARACTERS]
+            log.error("engine process failed", trace=trace, operation_id=self.context.operation_id)
             raise RuntimeError("The engine process failed while running the statement.")
         if (error := frame.message.get("error")) is not None:
             self.is_gone = frame.message.get("gone") is True
@@ -145,9 +151,10 @@ class Connection:
 class ProcessOperation:
     """One statement of a session in an engine process."""
 
-    def __init__(self, connection: Connection, statement: str | BoundStatement) -> None:
+    def __init__(self, connection: Connection, statement: str | BoundStatement, context: StatementContext) -> None:
         self._connection = connection
         self._statement = statement
+        self._context = context
         self._reader = BatchReader(0)
         self._columns: tuple[Column, ...] | None = None
         self._modified_rows: int | None = None
@@ -227,17 +234,17 @@ class ProcessOperation:
 
     async def _run(self) -> None:
         connection = self._connection
-        connection.statement = self._statement
+        connection.statement, connection.context = self._statement, self._context
         if connection.requests is not None:
-            connection.requests.begin()
+            connection.requests.begin(read_only=self._context.read_only)
         self._is_open = True
-        await connection.send("run", packed(self._statement))
+        await connection.send("run", packed(self._statement), context=encode_context(self._context))
         frame = await connection.received()
         if (columns := frame.message.get("columns")) is not None:
             self._columns = connection.decode(lambda: decode_columns(columns))
             self._reader = BatchReader(len(self._columns))
             self._is_ahead = True
-        self._modified_rows = read_row_count(frame, "modified_rows")
+        self._modified_rows = read_count(frame, "modified_rows")
 
     async def _next(self) -> Sequence[pa.RecordBatch]:
         """Read the next rows, and request the rows after them so that the process prepares those in the meantime."""
@@ -251,7 +258,7 @@ class ProcessOperation:
             self._is_ahead = False
             frame = await self._connection.received()
             self._connection.decode(lambda: batches.extend(self._reader.batches(frame)))
-            self._modified_rows = read_row_count(frame, "modified_rows")
+            self._modified_rows = read_count(frame, "modified_rows")
             if batches:
                 await self._connection.send("next")
                 self._is_ahead = True
@@ -321,8 +328,34 @@ class ProcessSession(OperationSession[ProcessOperation]):
             self._left = True
             await self._connection.leave()
 
-    async def _start(self, statement: str | BoundStatement, context: StatementContext) -> ProcessOperation:  # noqa: ARG002 the engine has no use for it yet
-        return ProcessOperation(self._connection, statement)
+    async def estimate(self, statement: str | BoundStatement) -> CostEstimate | None:
+        """Estimate what the statement would read, in one of the user's slots.
+
+        If the caller is canceled, the process stops the request first, so that the session stays usable.
+        """
+        connection = self._connection
+        async with connection.slots.slot(connection.user_id):
+            request = asyncio.create_task(self._estimate(statement), name="estimate")
+            try:
+                await asyncio.wait({request})
+            except asyncio.CancelledError:
+                await asyncio.shield(connection.stop(request))
+                raise
+            finally:
+                if connection.requests is not None:
+                    await connection.requests.close()
+            return decode_estimate(request.result())
+
+    async def _estimate(self, statement: str | BoundStatement) -> Frame:
+        connection = self._connection
+        connection.statement, connection.context = statement, NO_CONTEXT
+        if connection.requests is not None:
+            connection.requests.begin(read_only=True)
+        await connection.send("estimate", packed(statement))
+        return await connection.received()
+
+    async def _start(self, statement: str | BoundStatement, context: StatementContext) -> ProcessOperation:
+        return ProcessOperation(self._connection, statement, context)
 
     def _token(self, operation: ProcessOperation) -> str:  # noqa: ARG002 no other process continues it
         return uuid4().hex

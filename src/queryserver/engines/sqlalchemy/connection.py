@@ -19,6 +19,7 @@ from sqlalchemy.engine import Dialect
 from queryserver import errors
 from queryserver.engines.blocking_drivers import DriverAnswer, DriverConnection, Interrupted
 from queryserver.engines.engine_messages import ANY, find_location
+from queryserver.engines.protocol import NO_CONTEXT, StatementContext
 from queryserver.engines.record_batches import BATCH_BYTES, ChunkSize, ColumnReader, record_batch, slice_batch
 from queryserver.engines.sqlalchemy.values import column_reader, declare
 from queryserver.platform.addresses import AddressRules, HostRefused
@@ -299,7 +300,7 @@ class SqlalchemyConnection(DriverConnection):
                 connection.close()
                 raise
 
-    def run(self, statement: str | BoundStatement) -> "SqlalchemyAnswer":
+    def run(self, statement: str | BoundStatement, context: StatementContext = NO_CONTEXT) -> "SqlalchemyAnswer":  # noqa: ARG002 no driver has a use for it
         self._stopper.settle()
         self._interrupted = False
         text, values = statement, None

@@ -8,15 +8,16 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import apsw
 import pyarrow as pa
 
 from queryserver import errors
 from queryserver.engines.blocking_drivers import DriverAnswer, Interrupted
+from queryserver.engines.protocol import NO_CONTEXT, StatementContext
 from queryserver.engines.record_batches import BATCH_BYTES
-from queryserver.engines.sqlite import REFUSED_FUNCTIONS
+from queryserver.engines.sqlite.authorizer import SqliteAuthorizer, read_only_error
 from queryserver.engines.storage_watch import StorageLimits, StorageWatch, above_quota, below_floor, size_of
 from queryserver.errors.statements import EngineError
 from queryserver.formats.arrow import Column, ResultType
@@ -90,79 +91,6 @@ def keep_temporary_files_in(directory: Path, connection: apsw.Connection) -> Non
     if connection.execute("PRAGMA temp_store_directory").get != str(directory):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         connection.execute(f"PRAGMA temp_store_directory = {apsw.format_sql_value(str(directory))}")
-
-
-# Pragmas that describe this database or affect only this session. `database_list` is missing because it would reveal
-# the server's path.
-_PRAGMAS: Final = frozenset({
-    "analysis_limit", "application_id", "case_sensitive_like", "collation_list", "compile_options", "count_changes",
-    "data_version", "defer_foreign_keys", "encoding", "foreign_key_check", "foreign_key_list", "foreign_keys",
-    "freelist_count", "full_column_names", "function_list", "ignore_check_constraints", "index_info", "index_list",
-    "index_xinfo", "integrity_check", "legacy_alter_table", "module_list", "optimize", "page_count", "pragma_list",
-    "quick_check", "read_uncommitted", "recursive_triggers", "reverse_unordered_selects", "short_column_names",
-    "table_info", "table_list", "table_xinfo", "user_version",
-})  # fmt: skip
-# Pragmas that statements may read but not change.
-_READ_ONLY_PRAGMAS: Final = frozenset({
-    "auto_vacuum", "automatic_index", "busy_timeout", "cache_size", "journal_mode", "max_page_count", "page_size",
-    "query_only", "schema_version", "synchronous", "temp_store",
-})  # fmt: skip
-_DROPS: Final = frozenset(
-    code
-    for name, code in apsw.mapping_authorizer_function.items()
-    if isinstance(name, str) and isinstance(code, int) and name.startswith("SQLITE_DROP_")
-)
-_CHANGES: Final = frozenset({apsw.SQLITE_INSERT, apsw.SQLITE_UPDATE, apsw.SQLITE_DELETE})
-_DEFINITIONS: Final = frozenset(
-    code
-    for name, code in apsw.mapping_authorizer_function.items()
-    if isinstance(name, str)
-    and isinstance(code, int)
-    and name.startswith(("SQLITE_CREATE_", "SQLITE_DROP_", "SQLITE_ALTER_"))
-)
-
-
-class SqliteAuthorizer:
-    """Permits or denies a statement's actions, and records what kind of statement it was."""
-
-    def __init__(self) -> None:
-        self._changes_rows = False
-        self._defines = False
-        self.grows = False
-        """Whether the last statement needs more storage.
-
-        Statements that only delete or drop do not need any, and are permitted on a full disk.
-        """
-
-    @property
-    def counts_rows(self) -> bool:
-        """Whether the last statement inserts, updates or deletes rows, and is not DDL."""
-        return self._changes_rows and not self._defines
-
-    def next_statement(self) -> None:
-        self._changes_rows = self._defines = self.grows = False
-
-    def __call__(
-        self, action: int, first: str | None, second: str | None, _database: str | None, _trigger: str | None
-    ) -> int:
-        """Return SQLITE_OK to permit an action, or SQLITE_DENY to refuse it."""
-        if action in _CHANGES and first is not None and not first.startswith("sqlite_"):
-            self._changes_rows = True
-            self.grows = self.grows or action != apsw.SQLITE_DELETE
-        if action in _DEFINITIONS:
-            self._defines = True
-            self.grows = self.grows or action not in _DROPS
-        may = True
-        if action == apsw.SQLITE_ATTACH:
-            may = first == ""  # VACUUM attaches a nameless temporary database
-        elif action == apsw.SQLITE_DETACH:
-            may = False
-        elif action == apsw.SQLITE_PRAGMA:
-            name = (first or "").lower()
-            may = name in _PRAGMAS or (name in _READ_ONLY_PRAGMAS and second is None)
-        elif action == apsw.SQLITE_FUNCTION:
-            may = (second or "").lower() not in REFUSED_FUNCTIONS
-        return apsw.SQLITE_OK if may else apsw.SQLITE_DENY
 
 
 _LOST = (
@@ -369,17 +297,20 @@ class SqliteConnection:
 
     takes_rows = True
 
-    def run(self, statement: str | BoundStatement) -> "SqliteAnswer":
+    def run(self, statement: str | BoundStatement, context: StatementContext = NO_CONTEXT) -> "SqliteAnswer":
         """Run SQL text that contains at most one statement (Contract security T23)."""
         self._interrupted = False
         if isinstance(statement, BoundStatement) and statement.rows:
-            return self._run_rows(statement)
-        return self._run_once(statement)
+            return self._run_rows(statement, read_only=context.read_only)
+        return self._run_once(statement, read_only=context.read_only)
 
-    def _run_once(self, statement: str | BoundStatement) -> "SqliteAnswer":
+    def estimate(self, statement: str | BoundStatement) -> None:  # noqa: ARG002 SQLite stores no sizes of tables
+        return None
+
+    def _run_once(self, statement: str | BoundStatement, *, read_only: bool = False) -> "SqliteAnswer":
         values = tuple(map(_bound_value, statement.values)) if isinstance(statement, BoundStatement) else None
         text = sql_text(statement, lambda number, _: f"?{number + 1}")
-        self._authorizer.next_statement()
+        self._authorizer.next_statement(read_only=read_only)
         answer = SqliteAnswer(self, self._authorizer, self._cell_max_bytes)
         try:
             with self.watched(), statement_errors(cell_max_bytes=self._cell_max_bytes):
@@ -388,6 +319,8 @@ class SqliteConnection:
             answer.close()
             if self._interrupted and isinstance(error, errors.StatementRejected):
                 raise Interrupted from error
+            if self._authorizer.refuses_change:
+                raise read_only_error() from error
             raise
         except BaseException:  # the cursor must not stay open after any failure
             answer.close()
@@ -435,7 +368,7 @@ class SqliteConnection:
         pages, free, page_bytes = (self.native.pragma(name) for name in ("page_count", "freelist_count", "page_size"))
         return (pages - free) * page_bytes
 
-    def _run_rows(self, statement: BoundStatement) -> "SqliteAnswer":
+    def _run_rows(self, statement: BoundStatement, *, read_only: bool) -> "SqliteAnswer":
         """Run the statement once per parameter row, within one savepoint.
 
         The savepoint belongs to the open transaction. If there is none, the savepoint starts a new transaction.
@@ -444,21 +377,21 @@ class SqliteConnection:
             # The storage is watched once for all rows, because a watch per row would take longer than running the row.
             self._is_watched, self._has_room = True, False
             try:
-                changed = self._run_row(statement)
+                changed = self._run_row(statement, read_only=read_only)
             finally:
                 self._is_watched = False
         ended = SqliteAnswer(self, self._authorizer)
         ended.modified_rows = changed
         return ended
 
-    def _run_row(self, statement: BoundStatement) -> int:
+    def _run_row(self, statement: BoundStatement, *, read_only: bool) -> int:
         changed = 0
         self._control(f"SAVEPOINT {_ROWS}")
         try:
             for number, row in enumerate(statement.rows):
                 statement.row = number
                 self._check_interrupted()
-                answer = self._run_once(row)
+                answer = self._run_once(row, read_only=read_only)
                 while answer.next_batches():
                     pass  # discards rows from RETURNING
                 answer.close()
@@ -566,6 +499,8 @@ class SqliteAnswer(DriverAnswer):
         self._is_prepared = True
         if not _BLANK.fullmatch(self._statement, len(statement)):
             raise errors.StatementRejected("Only one statement is allowed at a time.")
+        if self._authorizer.read_only and not (cursor.is_readonly or cursor.is_explain):
+            raise read_only_error()
         self._owner.require_room()
         self._described = cursor.get_description()
         self._counts_rows = self._authorizer.counts_rows and not cursor.is_explain

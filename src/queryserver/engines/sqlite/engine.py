@@ -71,7 +71,10 @@ class SqliteEngine:
             processes or sqlite_processes(), file_key, configuration, max_statements=STATEMENT_THREADS
         )
         self.capabilities = protocol.EngineCapabilities(
-            explain_prefix="EXPLAIN QUERY PLAN ", explain_column="detail", parameters=PARAMETERS
+            explain_prefix="EXPLAIN QUERY PLAN ",
+            explain_column="detail",
+            parameters=PARAMETERS,
+            enforces_read_only=True,
         )
 
     def session(

@@ -15,6 +15,7 @@ from queryserver.platform.confinement.process import (
     limit_memory,
     limit_processor_time,
     lower_limit,
+    name_thread,
     resident_bytes,
 )
 
@@ -28,5 +29,6 @@ __all__ = [
     "limit_memory",
     "limit_processor_time",
     "lower_limit",
+    "name_thread",
     "resident_bytes",
 ]

@@ -23,9 +23,11 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
+PR_SET_NAME = 15
 PR_SET_MM = 35
 PR_SET_NO_NEW_PRIVS = 38
 PR_SET_PTRACER = 0x59616D61
+_THREAD_NAME_BYTES = 15
 # linux/capability.h
 _CAPABILITIES_3 = 0x20080522
 _DAC_OVERRIDE = 1 << 1
@@ -222,6 +224,12 @@ def control_process(option: int, *arguments: int) -> None:
     """Call prctl(2). Raises OSError."""
     filled = (*arguments, 0, 0, 0, 0)[:4]
     _checked(_LIBC.prctl(ctypes.c_int(option), *(ctypes.c_ulong(one) for one in filled)))
+
+
+def name_thread(name: str) -> None:
+    """Set the calling thread's name in the kernel to the first 15 bytes of `name`. Raises OSError."""
+    shown = create_string_buffer(name.encode(errors="replace")[:_THREAD_NAME_BYTES])
+    control_process(PR_SET_NAME, addressof(shown))
 
 
 def drop_capabilities() -> None:

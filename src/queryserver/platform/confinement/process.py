@@ -4,6 +4,7 @@ import os
 import resource
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -176,6 +177,14 @@ def confine(confinement: Confinement) -> ConfinementResult:
     _check_parent(parent)
     kernel.control_process(kernel.PR_SET_NO_NEW_PRIVS, 1)
     return _apply_kernel_confinement(confinement)
+
+
+def name_thread(name: str) -> None:
+    """Name the calling thread: completely in Python, and by the first 15 bytes in `ps -L` and `top -H`."""
+    threading.current_thread().name = name
+    if sys.platform == "linux":
+        with suppress(OSError):  # the name only informs the administrator
+            kernel.name_thread(name)
 
 
 def _check_parent(expected: int) -> None:
