@@ -11,6 +11,7 @@ import pytest
 from tests.api.conftest import make_settings
 from tests.api.driving import Api, Caller, open_api
 from tests.fakes.collector import Collector, ReceivedSpan, running_collector
+from tests.modes import TASK_SERVER
 from tests.timing import until
 
 from queryserver.platform import spans as module
@@ -161,10 +162,24 @@ async def test_a_statement_that_is_canceled_in_the_queue_has_a_span(traced: Any,
         waiting = (await run(user, "mysql", "rows 2", wait=0))["history_uuid"]
         await user.on(waiting, "cancel_statement")
         root = await collector.named("statement")
-        await until(lambda: collector.below(root))
         api.fakes["mysql"].finish.set()
     assert root.attributes["queryserver.operation_id"] == waiting
-    assert tree(collector, root) == {"queue"}
+    assert tree(collector, root) <= {"queue"}  # no process has claimed it if workers run statements
+
+
+async def test_a_worker_continues_the_trace(traced: Any, collector: Collector, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TASK_SERVER, "1")
+    async with traced() as api:
+        body = await run(await api.user("ana"), "mysql", "rows 2")
+        root = await collector.named("statement")
+        contexts = api.fakes["mysql"].contexts
+    assert (root.trace_id, root.parent, root.role) == (TRACE_ID, CALLER, "worker")
+    assert root.attributes["queryserver.operation_id"] == body["history_uuid"]
+    assert tree(collector, root) == {"queue", "ROWS", "spool", "store"}
+    children = collector.below(root)
+    assert {one.role for one in children.values()} == {"worker"}
+    assert abs(children["queue"].start_ns - root.start_ns) < SLACK_NS
+    assert contexts[-1].traceparent == f"00-{TRACE_ID}-{children['ROWS'].span_id}-01"
 
 
 async def test_statements_of_a_script_are_children_of_its_span(traced: Any, collector: Collector) -> None:

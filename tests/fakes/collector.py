@@ -28,6 +28,7 @@ class ReceivedSpan:
     failed: bool
     message: str
     service: str
+    role: str
 
     @classmethod
     def of(cls, span: Span, resource: Mapping[str, Any]) -> "ReceivedSpan":
@@ -43,6 +44,7 @@ class ReceivedSpan:
             failed=span.status.code == 2,
             message=span.status.message,
             service=resource.get("service.name", ""),
+            role=resource.get("queryserver.role", ""),
         )
 
 
@@ -57,7 +59,7 @@ class Collector:
     headers: list[Mapping[str, str]] = field(default_factory=list)
     bodies: list[bytes] = field(default_factory=list)
     _closing: asyncio.Event = field(default_factory=asyncio.Event, init=False)
-    _calls: set[asyncio.Task[None]] = field(default_factory=set, init=False)
+    _connections: set[asyncio.StreamWriter] = field(default_factory=set, init=False)
 
     async def named(self, name: str) -> ReceivedSpan:
         """Wait for a span with this name, and return the latest."""
@@ -70,9 +72,7 @@ class Collector:
         return {one.name: one for one in sorted(found, key=lambda one: one.start_ns)}
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        call = asyncio.current_task()
-        assert call is not None
-        self._calls.add(call)
+        self._connections.add(writer)
         try:
             while head := (await reader.readuntil(b"\r\n\r\n")).decode():
                 if self.hangs:
@@ -89,15 +89,16 @@ class Collector:
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
-            self._calls.discard(call)
+            self._connections.discard(writer)
             writer.close()
 
     async def aclose(self) -> None:
-        """End the calls that hang. Connections that wait for a call end with their client."""
+        """Close all connections, also those whose call hangs."""
         self._closing.set()
-        for call in self._calls:
-            call.cancel()
-        await asyncio.gather(*self._calls, return_exceptions=True)
+        for connection in list(self._connections):
+            connection.close()
+        while self._connections:  # noqa: ASYNC110 no event reports this state
+            await asyncio.sleep(0.01)
 
     def _keep(self, headers: Mapping[str, str], body: bytes) -> None:
         content = gzip.decompress(body) if headers.get("content-encoding") == "gzip" else body

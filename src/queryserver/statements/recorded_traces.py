@@ -228,9 +228,10 @@ def _server_attributes(options: Mapping[str, AttributeValue]) -> dict[str, Attri
             found["db.namespace"] = path
     elif (host := str(options.get("server_host", ""))) and "," not in host:
         # With several hosts, the session chooses one.
-        name, _, port_text = host.partition(":")
-        found["server.address"] = name
-        port_text = port_text or str(options.get("server_port", ""))
+        name, colon, port_text = host.rpartition(":")
+        if not colon or host.endswith("]") or (":" in name and not name.endswith("]")):
+            name, port_text = host, str(options.get("server_port", ""))
+        found["server.address"] = name.strip("[]")
         if port_text.isdecimal():
             found["server.port"] = int(port_text)
     return found
