@@ -448,13 +448,15 @@ class PooledSessions(Generic[ConnectionT]):
         login: DatabaseLogin,
         new_statement: Callable[[ConnectionT, str | BoundStatement, protocol.StatementContext], DriverStatement],
         prepare: Callable[[ConnectionT], Awaitable[None]],
+        new_session: Callable[[ConnectionT], Callable[..., StreamedSession]] = lambda _: StreamedSession,
     ) -> AsyncGenerator[StreamedSession]:
         """Open a session on a clean connection initialized by `prepare`.
 
-        Leaving the context cancels a running statement.
+        `new_session` returns the class to use, or a function with the same arguments. Leaving the context cancels a
+        running statement.
         """
         connection = await self._pool.take(login)
-        session = StreamedSession(
+        session = new_session(connection)(
             partial(new_statement, connection),
             is_connected=lambda: not connection.is_closed(),
             executor=self.executor,

@@ -6,6 +6,7 @@ import re
 import socket
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -210,10 +211,20 @@ async def prepare_session(options: SessionOptions, role: str | None, connection:
             raise errors.StatementRejected(f'schema "{options.database}" does not exist')
 
 
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How the text of a statement becomes one that the server only plans."""
+
+    prefix: str = ""
+    skipped: int = 0
+    """How many characters are left out at the start of the statement."""
+
+
 class PostgresqlStatement(DriverStatement):
     """A statement whose portal is open from `execute` until the last row is read or `end` is called.
 
-    `interrupt_process` cancels the statement that a server process is running, given its PID.
+    `interrupt_process` cancels the statement that a server process is running, given its PID. If `tags` is set, the
+    server's views show the context. `plan` lets the server plan the statement in place of executing it.
     """
 
     def __init__(
@@ -225,6 +236,7 @@ class PostgresqlStatement(DriverStatement):
         interrupt_process: Callable[[int], Awaitable[None]],
         tags: bool = True,
         read_only: bool = False,
+        plan: Plan | None = None,
         canceled: Callable[[], errors.EngineError] | None = None,
     ) -> None:
         self._canceled = canceled
@@ -240,10 +252,11 @@ class PostgresqlStatement(DriverStatement):
         self._sql = sql
         self._keyword = first_word(self._sql)
         self._interrupt_process = interrupt_process
-        self._read_only = read_only or context.read_only
+        self._read_only = read_only or context.read_only or plan is not None
+        self._plan = plan
         self._name = statement_name(context) if tags and not connection.keeps_own_name() else ""
         # Hints of the extension pg_hint_plan are read only from the first comment.
-        self._comment = trace_comment(context) if tags and "/*+" not in sql else ""
+        self._before = plan.prefix if plan else trace_comment(context) if tags and "/*+" not in sql else ""
         self._readers: Sequence[ColumnReader] = ()
         self._names: Sequence[str] = ()
         self._prepared: PreparedStatement | None = None
@@ -261,7 +274,7 @@ class PostgresqlStatement(DriverStatement):
             raise errors.StatementRejected("COPY FROM STDIN and COPY TO STDOUT are not supported: there is no stream")
         connection = self._connection
         if self._read_only:
-            if refusal := read_only_transaction_refusal(self._sql, "postgresql"):
+            if self._plan is None and (refusal := read_only_transaction_refusal(self._sql, "postgresql")):
                 raise errors.StatementRejected(refusal)
             await self._begin()
         with self._errors(started=False):
@@ -322,20 +335,23 @@ class PostgresqlStatement(DriverStatement):
             self._connection.name_ahead(self._name)
 
     def _errors(self, *, started: bool) -> AbstractContextManager[None]:
-        return statement_errors(started=started, before=len(self._comment))
+        return statement_errors(started=started, before=len(self._before))
 
     async def _prepare(self, sql: str, values: PostgresqlValues | None) -> tuple[PreparedStatement, tuple[Field, ...]]:
         connection = self._connection
-        prepared, fields = await connection.prepare_described(self._comment + sql)
+        prepared, fields = await connection.prepare_described(self._text(sql))
         wanted = prepared.get_parameters()
         if values is not None and values.has_other_types(wanted):
             names = await connection.type_names([one.oid for one in wanted])
-            prepared, fields = await connection.prepare_described(self._comment + values.sql(names))
+            prepared, fields = await connection.prepare_described(self._text(values.sql(names)))
             wanted = prepared.get_parameters()
         sent = len(values.texts) if values is not None else 0
         if len(wanted) != sent:
             raise errors.StatementRejected(f"there is no parameter ${sent + 1}")
         return prepared, fields
+
+    def _text(self, sql: str) -> str:
+        return self._before + (sql if self._plan is None else sql[self._plan.skipped :])
 
     async def fetch(self, count: int) -> WireRows:
         """Return more rows, at most a few MiB. After the last row, the transaction is committed.

@@ -18,16 +18,18 @@ import asyncpg
 
 from queryserver.engines.connections import DatabaseLogin
 from queryserver.engines.postgresql.catalog import PostgresqlCatalog
-from queryserver.engines.postgresql.connection import PostgresqlConnection, PostgresqlStatement, prepare_session
+from queryserver.engines.postgresql.connection import Plan, PostgresqlConnection, PostgresqlStatement, prepare_session
 from queryserver.engines.postgresql.errors import connect_errors
+from queryserver.engines.postgresql.estimates import PostgresqlSession
 from queryserver.engines.postgresql.loader import PostgresqlLoader
 from queryserver.engines.postgresql.parameters import PARAMETERS
-from queryserver.engines.protocol import Catalog, EngineCapabilities, SessionOptions, TableLoader
+from queryserver.engines.protocol import NO_CONTEXT, Catalog, EngineCapabilities, SessionOptions, TableLoader
 from queryserver.engines.sessions import DatabaseAddress, PooledSessions, StreamedSession
 from queryserver.errors.statements import EngineError, EngineUnavailable
 from queryserver.identity.model import User
 from queryserver.platform.addresses import AddressRules, HostRefused
 from queryserver.platform.threads import Tasks
+from queryserver.sql.markers import BoundStatement
 
 _CHECK_TIMEOUT_S = 5
 _IDENTITY_CACHE_S = 60.0
@@ -324,6 +326,8 @@ class PostgresqlEngine:
             endpoints=((address.host, address.port),),
             parameters=PARAMETERS,
             enforces_read_only=True,
+            estimates_bytes=True,
+            estimates_cost=True,
         )
 
     def session(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[StreamedSession]:
@@ -345,7 +349,15 @@ class PostgresqlEngine:
             read_only=self._read_only,
             canceled=self._canceled,
         )
-        return self._sessions.session(login, new_statement, partial(prepare_session, options, self._acting_role))
+
+        def new_session(connection: PostgresqlConnection) -> Callable[..., StreamedSession]:
+            def new_plan(sql: str | BoundStatement, plan: Plan) -> PostgresqlStatement:
+                return new_statement(connection, sql, NO_CONTEXT, plan=plan)
+
+            return partial(PostgresqlSession, new_plan=new_plan)
+
+        prepare = partial(prepare_session, options, self._acting_role)
+        return self._sessions.session(login, new_statement, prepare, new_session)
 
     @asynccontextmanager
     async def catalog(self, user: User, options: SessionOptions) -> AsyncGenerator[Catalog]:
