@@ -59,7 +59,6 @@ def bound(statement: str, *values: object) -> BoundStatement:
     return BoundStatement(statement, "postgresql", StatementParameters(read_parameters(list(values))))
 
 
-@pytest.mark.item(119)
 @pytest.mark.parametrize(
     "sql",
     [
@@ -112,6 +111,7 @@ async def test_statement_without_tables_reads_nothing(session: EngineSession, sq
     assert await scanned(session, sql) == 0
 
 
+@pytest.mark.item(116)
 async def test_values_of_markers_are_considered(session: EngineSession):
     size = await size_of(session, "t")
     assert await scanned(session, bound("SELECT * FROM t WHERE a = ?", 7)) < 1000
@@ -158,7 +158,6 @@ async def test_failure_to_plan_is_the_servers_error(session: EngineSession, sql:
     assert (await run(session, "SELECT count(*) FROM t")).cell == ROWS
 
 
-@pytest.mark.item(119)
 async def test_planning_changes_nothing(session: EngineSession):
     """The planner calls functions that are declared as immutable."""
     await run(session, "CREATE SEQUENCE q")

@@ -327,9 +327,9 @@ def _sqlalchemy(connector: Connector, builder: EngineBuilder) -> Engine:
     opts = builder.read_options(urls.UrlOptions, connector)
     url = opts.url
     if url.dialect == "postgresql":
-        return _postgresql(connector, url, builder)
+        return _postgresql(connector, opts, builder)
     if url.dialect == "mysql":
-        return _mysql(connector, url, builder)
+        return _mysql(connector, opts, builder)
     if url.dialect in {"trino", "phoenix"}:
         return _by_native_client(connector, opts, builder)
     return _by_any_driver(connector, url, builder)
@@ -349,9 +349,10 @@ def postgresql_url(connector: Connector, builder: EngineBuilder) -> urls.DriverU
     return url if url.dialect == "postgresql" else None
 
 
-def _postgresql(connector: Connector, url: urls.DriverUrl, builder: EngineBuilder) -> Engine:
+def _postgresql(connector: Connector, connection: urls.UrlOptions, builder: EngineBuilder) -> Engine:
     from queryserver.engines.postgresql.engine import KeepAlive, PostgresqlAddress, PostgresqlEngine, UserLogins
 
+    url = connection.url
     opts = cast("urls.PostgresqlUrlOptions", url.options)
     keep_alive = KeepAlive(
         idle_s=opts.keepalives_idle, interval_s=opts.keepalives_interval, count=opts.keepalives_count
@@ -387,12 +388,15 @@ def _postgresql(connector: Connector, url: urls.DriverUrl, builder: EngineBuilde
                 dsn, group=SAMPLE_OWNER, login_group=SAMPLE_LOGIN, database=SAMPLE_DATABASE, role_of=role_of
             )
             canceled = sample_is_full
-    return PostgresqlEngine(address, read_only=connector.read_only, user_logins=logins, canceled=canceled)
+    return PostgresqlEngine(
+        address, read_only=connector.read_only, tags=connection.statement_tags, user_logins=logins, canceled=canceled
+    )
 
 
-def _mysql(connector: Connector, url: urls.DriverUrl, builder: EngineBuilder) -> Engine:
+def _mysql(connector: Connector, connection: urls.UrlOptions, builder: EngineBuilder) -> Engine:
     from queryserver.engines.mysql.engine import MysqlAddress, MysqlEngine
 
+    url = connection.url
     opts = cast("urls.MysqlUrlOptions", url.options)
     mode, tls = opts.ssl_mode, None
     if mode != "DISABLED":
@@ -409,7 +413,7 @@ def _mysql(connector: Connector, url: urls.DriverUrl, builder: EngineBuilder) ->
         cell_max_bytes=builder.cell_max_bytes,
         rules=builder.addresses,
     )
-    return MysqlEngine(address, read_only=connector.read_only)
+    return MysqlEngine(address, tags=connection.statement_tags, read_only=connector.read_only)
 
 
 def _by_native_client(connector: Connector, opts: urls.UrlOptions, builder: EngineBuilder) -> Engine:

@@ -265,5 +265,7 @@ class UrlOptions(Options):
     """No effect."""
     has_impersonation: Annotated[Flag, AfterValidator(_of_trino)] = False
     """Whether to log in as the URL's user but run statements as the caller; only for trino."""
+    statement_tags: Flag = True
+    """Whether the views of postgresql and mysql show user, operation and trace of each statement."""
     credentials_json: Annotated[Secret, _NO_KEY] = Field("", examples=[EXAMPLE_KEY])
     """Must be empty: keys are not passed to drivers."""

@@ -76,7 +76,8 @@ class PostgresqlConnection(TappedConnection):
         self.receive_by(self.rows)
         self._names = itertools.count(1)
         self._as_text = set[int]()
-        self._usual_name: str | None = None
+        self.usual_name: str | None = None
+        """The value of `application_name` after the login."""
         self._given_name = ""
         self.on_notice: Callable[[str], None] | None = None
         self.add_log_listener(self._notice)
@@ -85,10 +86,12 @@ class PostgresqlConnection(TappedConnection):
 
     def keeps_own_name(self) -> bool:
         """Return whether a user has set `application_name` in this session. Servers report each change of it."""
-        name: str | None = getattr(self.get_settings(), "application_name", None)
-        if self._usual_name is None:
-            self._usual_name = name
-        return name not in {self._usual_name, self._given_name, None}
+        return self.current_name not in {self.usual_name, self._given_name, None}
+
+    @property
+    def current_name(self) -> str | None:
+        """The current value of `application_name`, or None if the server does not report it."""
+        return getattr(self.get_settings(), "application_name", None)
 
     def name_ahead(self, name: str) -> None:
         """Set `application_name` together with the next request, until the session is reset."""

@@ -204,6 +204,7 @@ class PostgresqlAddress(DatabaseAddress):
                 server_settings={"application_name": self.application_name, **_SESSION_DEFAULTS},
             )
         connection.clean_up_s = self.clean_up_s
+        connection.usual_name = connection.current_name
         if self.cell_max_bytes is not None:
             connection.rows.limit(self.cell_max_bytes)
         if self.keep_alive is not None:

@@ -3,8 +3,8 @@
 The rule: a sequential scan reads the whole main file of its table. A scan through an index reads the expected rows, at
 the average size of a row in that file; if the planner repeats it for each row of another table, as often as that is
 expected, and at most the whole file. A foreign scan returns rows of the expected width. A node that the planner does
-not expect to run to its end, because of a LIMIT or of a merge join, counts in proportion. Index files, TOAST and what functions read do
-not count. Columns are not considered, because PostgreSQL reads whole rows.
+not expect to run to its end, because of a LIMIT or of a merge join, counts in proportion. Index files, TOAST and what
+functions read do not count. Columns are not considered, because PostgreSQL reads whole rows.
 """
 
 import asyncio
