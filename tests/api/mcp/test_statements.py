@@ -2,21 +2,23 @@
 
 import asyncio
 import logging
-from typing import Any
-from uuid import uuid4
+from typing import Any, get_args
+from uuid import UUID, uuid4
 
 import pytest
 from structlog.contextvars import get_contextvars
 from tests.api.conftest import ApiOpener
 from tests.api.dialects import Dialect, every_dialect
 from tests.api.driving import Api, Caller
-from tests.api.mcp.conftest import LEGACY, MODERN, OpenClient, called, connected, refused
+from tests.api.mcp.conftest import LEGACY, MODERN, OpenClient, called, connected, posted, refused
 from tests.api.serving import served
 from tests.api.test_api_token_statements import program_of
 from tests.fixtures.logs import audit_event_handler
 from tests.timing import until
 
+from queryserver.api.mcp.status import State
 from queryserver.platform.logs import FIELDS
+from queryserver.statements.states import StatementState
 
 SLOW = {"sql": "sleep 600", "connector": "mysql", "write": True}
 """A statement of the scripted engine, whose language has no statements that are known to read."""
@@ -119,7 +121,7 @@ async def test_changes_need_write(connect: OpenClient, ana: Caller, dialect: Dia
     async with connect(ana) as agent:
         error = await refused(agent, "run_sql", **change)
         assert (error["code"], error["state"]) == ("rejected", "failed")
-        assert "write=true" in error["next"]
+        assert "set write=true" in error["next"]
         assert (await called(agent, "run_sql", **change, write=True))["operation"]["state"] == "success"
         assert (await called(agent, "run_sql", sql=f"SELECT * FROM {name}", connector=str(dialect)))["result"]
         await called(agent, "run_sql", sql=f"DROP TABLE {name}", connector=str(dialect), write=True)
@@ -132,6 +134,33 @@ async def test_a_token_that_may_only_read_cannot_write(connect: OpenClient, ana:
         assert (await called(agent, "run_sql", sql="SELECT 1", connector="duckdb"))["result"]
         error = await refused(agent, "run_sql", sql="SELECT 1", connector="duckdb", write=True)
     assert (error["code"], error["scope"]) == ("insufficient_scope", "query")
+
+
+@pytest.mark.mcp(13)
+async def test_a_read_only_connector_refuses_changes_also_with_write(connect: OpenClient, ana: Caller) -> None:
+    change = {"sql": "CREATE TABLE never_made (n integer)", "connector": "replica"}
+    async with connect(ana) as agent:
+        for write in (False, True):
+            error = await refused(agent, "run_sql", **change, write=write)
+            assert error["code"] == "rejected"
+            assert "set write" not in error["next"]
+
+
+@pytest.mark.mcp(19)
+@pytest.mark.parametrize("in_message", [True, False])
+async def test_statements_belong_to_the_trace_of_the_call(api: Api, ana: Caller, in_message: bool) -> None:
+    trace = f"00-{uuid4().hex}-{uuid4().hex[:16]}-01"
+    arguments = {"sql": "select 1", "connector": "duckdb"}
+    meta = {"_meta": {"traceparent": trace}} if in_message else {}
+    headers = ana.headers if in_message else {**ana.headers, "traceparent": trace}
+    await posted(api.http, "tools/call", headers=headers, name="run_sql", arguments=arguments, **meta)
+    entry = (await ana.history())["history"][0]
+    stored = await api.database.value("select traceparent from statements where id = $1", UUID(entry["uuid"]))
+    assert stored == trace
+
+
+def test_the_schema_names_every_state() -> None:
+    assert set(get_args(State)) == {state.value for state in StatementState}
 
 
 @pytest.mark.mcp(14)

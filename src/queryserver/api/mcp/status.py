@@ -1,5 +1,6 @@
 """The state of a statement as the tools return it (Contract mcp 3.4)."""
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field
@@ -7,6 +8,7 @@ from pydantic import BaseModel, Field
 from queryserver.api.mcp.tools import DATA_NOTICE, ToolCall, ToolFailure
 from queryserver.api.responses import utc_text
 from queryserver.api.v1.editor.status import error_position, progress_percent
+from queryserver.identity.model import Scope
 from queryserver.statements.model import StatementStatus
 from queryserver.statements.states import ACTIVE, StatementState
 
@@ -56,7 +58,7 @@ async def operation_status(call: ToolCall, status: StatementStatus) -> Operation
         elapsed_ms=int(status.times.elapsed.total_seconds() * 1000),
         expires_at=utc_text(status.expires_at) if available else None,
         error=await _error(call, status),
-        next=_next(status),
+        next=_next(call, status),
     )
 
 
@@ -67,7 +69,7 @@ async def failure_of(call: ToolCall, status: StatementStatus) -> ToolFailure | N
         return None
     facts: dict[str, Any] = {"operation_id": str(status.id), "state": status.state.value}
     facts |= {"line": error.line, "column": error.column}
-    return ToolFailure(error.code, error.message, next_step=_next_after(error.code, status.state), facts=facts)
+    return ToolFailure(error.code, error.message, next_step=_next_after(call, status), facts=facts)
 
 
 async def _error(call: ToolCall, status: StatementStatus) -> StatementError | None:
@@ -79,23 +81,24 @@ async def _error(call: ToolCall, status: StatementStatus) -> StatementError | No
     return StatementError(code=code, message=status.message, **error_position(position))
 
 
-def _next(status: StatementStatus) -> str:
+def _next(call: ToolCall, status: StatementStatus) -> str:
     if status.state in ACTIVE:
         return "Call get_status with wait_s to wait for the end, or cancel to stop the statement."
     if status.state is StatementState.AVAILABLE:
         return "Call get_result to read rows."
     if status.state is StatementState.SUCCESS:
         return "Nothing: the statement has ended and returns no rows."
-    return _next_after(status.outcome[1] if status.outcome else "", status.state)
+    return _next_after(call, status)
 
 
-def _next_after(code: str, state: StatementState) -> str:
+def _next_after(call: ToolCall, status: StatementStatus) -> str:
     """Return what to do after a statement that ended without a result."""
+    code = status.outcome[1] if status.outcome else ""
     if code == "rejected":
-        return (
-            "Send a statement that only reads. If the user wants the change, and the token may write, set write=true."
-        )
-    match state:
+        return _next_after_rejection(call, status)
+    if code in _NEXT_BY_CODE:
+        return _NEXT_BY_CODE[code]
+    match status.state:
         case StatementState.EXPIRED | StatementState.CLOSED:
             return "The result was deleted. Run the statement again."
         case StatementState.CANCELED:
@@ -104,3 +107,19 @@ def _next_after(code: str, state: StatementState) -> str:
             return "Reduce what the statement reads, or set a larger timeout_s."
         case _:
             return "Read the message, then correct the statement."
+
+
+_NEXT_BY_CODE: Mapping[str, str] = {
+    "estimate_exceeded": "Reduce what the statement reads, for example by partitions and fewer columns; see explain.",
+    "outcome_unknown": "Find out whether the statement took effect before you send it again.",
+}
+
+
+def _next_after_rejection(call: ToolCall, status: StatementStatus) -> str:
+    text = "Send a statement that only reads."
+    connector = call.services.connectors.known(status.connector)
+    if connector is not None and connector.read_only:
+        return f"{text} This connector refuses all changes."
+    if not call.user.has_scope(Scope.QUERY):
+        return f"{text} This token may only read."
+    return f"{text} If the user wants the change, set write=true."

@@ -251,6 +251,7 @@ _NEXT_BY_CODE: Mapping[str, str] = {
     errors.OperationNotFound.code: "Check operation_id. If it is right, the operation is not yours, or was deleted.",
     errors.InsufficientScope.code: "Use an API token with this scope. Another call with this token fails too.",
     errors.TooManyStreams.code: "Wait until one of your waiting calls ends, or call with wait_s=0.",
+    errors.CredentialsRequired.code: "Do not repeat the call. This connector needs a login, which no tool sends.",
     "idempotency_conflict": "Use a new idempotency_key for a different statement.",
 }
 _NEXT: Mapping[type[QueryServerError], str] = {
