@@ -99,7 +99,7 @@ async def search_tables(
     text: Annotated[
         str,
         Field(
-            max_length=1000,
+            max_length=900,
             description="Words that must all occur in the path (database.table.column) or in the comment, in any case;"
             " * stands for any characters. With connector and database: a part of the table's name. Empty: all.",
         ),
@@ -142,7 +142,12 @@ async def _indexed(call: ToolCall, request: _Search, keys: frozenset[str]) -> Fo
     """Search the metadata index, in all connectors if `keys` is empty. Raises SourceNotConfigured if there is none."""
     kind = {"any": "", "column": " type:field"}.get(request.kind, f" type:{request.kind}")
     parameters = SearchParameters(
-        text=request.text + kind, sources=(SourceName.SQL,), connectors=keys, limit=request.limit, offset=request.offset
+        text=request.text + kind,
+        sources=(SourceName.SQL,),
+        connectors=keys,
+        interface="local" if keys else None,  # an external catalog has no connectors
+        limit=request.limit,
+        offset=request.offset,
     )
     result = await call.services.searching.search.search(call.user, parameters)
     report = result.sources[SourceName.SQL]
