@@ -19,9 +19,12 @@ MAX_TOKENIZED_CHARACTERS = 100_000
 """Longer texts are not tokenized, because that would block the event loop for more than 50 ms."""
 
 _READ_KEYWORDS = frozenset(
-    {"SELECT", "VALUES", "TABLE", "FROM", "SHOW", "DESCRIBE", "DESC", "EXPLAIN", "PRAGMA", "SUMMARIZE", "WITH", ""}
-)
-_SEARCHED_KEYWORDS = frozenset({"WITH", "EXPLAIN"})
+    {
+        "SELECT", "VALUES", "TABLE", "FROM", "SHOW", "DESCRIBE", "DESC", "EXPLAIN", "PRAGMA", "SUMMARIZE", "WITH",
+        "PIVOT", "UNPIVOT", "",
+    }
+)  # fmt: skip
+_SEARCHED_KEYWORDS = frozenset({"WITH", "EXPLAIN", "PIVOT", "UNPIVOT"})
 _MULTIPLE_INSERTS = frozenset({"hive", "sparksql", "databricks"})
 """Dialects in which `FROM t INSERT …` is a statement."""
 _MAX_SEARCHED_CHARACTERS = 1_000_000  # this length takes about 10 ms; longer texts would block the event loop
@@ -32,7 +35,8 @@ def changes_data(text: str, dialect: str) -> bool:
     """Return whether the statement may change data and must therefore be read to the end even if its result is
     truncated.
 
-    Returns True when in doubt: WITH and EXPLAIN count as changes if the text is long or contains a word such as INSERT.
+    Returns True when in doubt: WITH, EXPLAIN and PIVOT count as changes if the text is long or contains a word such as
+    INSERT.
     """
     keyword = first_keyword(text, dialect)
     if keyword not in _READ_KEYWORDS:
@@ -68,8 +72,8 @@ def _is_searched(keyword: str, dialect: str) -> bool:
 
 
 _OBJECT_PRESERVING_KEYWORDS = _READ_KEYWORDS | {
-    "INSERT", "UPDATE", "DELETE", "MERGE", "REPLACE", "UPSERT", "SET", "RESET", "USE", "BEGIN", "START", "PIVOT",
-    "UNPIVOT", "FETCH", "HELP", "LIST", "CHECK", "CHECKSUM", "COPY", "DECLARE", "CLOSE", "SAVEPOINT", "RELEASE",
+    "INSERT", "UPDATE", "DELETE", "MERGE", "REPLACE", "UPSERT", "SET", "RESET", "USE", "BEGIN", "START", "FETCH",
+    "HELP", "LIST", "CHECK", "CHECKSUM", "COPY", "DECLARE", "CLOSE", "SAVEPOINT", "RELEASE",
 }  # fmt: skip
 _OBJECT_CREATING_WORDS = {
     **dict.fromkeys(("SELECT", "WITH", "FROM", "VALUES", "TABLE"), re.compile(rb"\binto\b")),
