@@ -11,7 +11,7 @@ DEV := $(VENV)/.dev-installed
 # All calls of the editor that need a statement.
 EDITOR_TESTS := $(addprefix tests/api/test_,$(addsuffix .py,execute following results scripts parameters sessions idempotency \
 	logs history download reuse metadata_rules faults stalls upkeep_commands passed_tokens network_breaks bodies \
-	conventions api_token_statements sqlstates)) tests/api/importer tests/api/token/test_api_tokens.py
+	conventions api_token_statements sqlstates read_scope tracing)) tests/api/importer tests/api/token/test_api_tokens.py
 # With coverage the tests take half as much processor time again, so CI measures only those that take little. The folders
 # that are left out start servers and programs, whose code runs in processes that are not measured.
 COVERED_TESTS := tests/unit $(addprefix --ignore=tests/unit/,platform/embedded cli engines/process engines/test_storage_watch.py)
