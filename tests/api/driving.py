@@ -15,6 +15,7 @@ from tests.api.answers import require_contract
 from tests.api.transport import AppTransport
 from tests.fakes.catalog import FakeCatalogEngine
 from tests.fakes.engine import READS_FILES, TAKES_WORDS, FakeEngine
+from tests.fakes.estimates import FakeEstimatingEngine
 from tests.fakes.loading import FakeLoadingEngine
 from tests.fixtures.valkey import running_valkey
 from tests.modes import TASK_SERVER
@@ -55,6 +56,7 @@ class Fakes:
             return builder.build(connector)
         kind = FakeCatalogEngine if connector.options.get("catalog") else FakeEngine
         kind = FakeLoadingEngine if connector.options.get("tables") else kind
+        kind = FakeEstimatingEngine if connector.options.get("estimates") else kind
         capabilities = READS_FILES if connector.options.get("files") else TAKES_WORDS
         more = {"capabilities": capabilities} if kind is FakeEngine else {}
         return self.built.setdefault(connector.key, kind(dialect=connector.dialect, **more))

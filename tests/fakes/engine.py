@@ -145,13 +145,16 @@ class FakeEngine:
             raise StatementRejected(f"unknown setting {name}")
         self.sessions_opened += 1
         self.options.append(options)
-        session = FakeSession(self, options.files)
+        session = self._new_session(options)
         self._sessions.add(session)
         try:
             yield session
         finally:
             await session.end()
             self._sessions.discard(session)
+
+    def _new_session(self, options: SessionOptions) -> "FakeSession":
+        return FakeSession(self, options.files)
 
     async def ping(self) -> None:
         if self._closed or not self.reachable:

@@ -314,7 +314,12 @@ class MemoryStatements:
         return True
 
     async def mark_running(
-        self, claim: Claim, *, checkpoint: EngineCheckpoint | None = None, queued: timedelta | None = timedelta(0)
+        self,
+        claim: Claim,
+        *,
+        checkpoint: EngineCheckpoint | None = None,
+        queued: timedelta | None = timedelta(0),
+        estimated_bytes: int | None = None,
     ) -> bool:
         entry = await self._mine("mark_running", claim)
         if entry is None:

@@ -25,6 +25,7 @@ from queryserver.connectors.engine_builders import (
 from queryserver.connectors.model import Connector
 from queryserver.connectors.sources import EMBEDDED, configured_connectors
 from queryserver.engines.connections import MEMORY
+from queryserver.engines.protocol import EngineCapabilities
 from queryserver.errors.base import ConfigurationError, QueryServerError
 from queryserver.errors.files import StorageError
 from queryserver.files.build import BUILDERS
@@ -414,20 +415,43 @@ async def plugin_findings(settings: Settings) -> Sequence[SettingsFinding]:
 
 
 async def check_connector_hosts(settings: Settings) -> Iterable[SettingsFinding]:
-    """Resolve the hosts of all configured connectors, without connecting."""
+    """Resolve the hosts of all configured connectors, without connecting, and check their limits on estimates."""
     builder = EngineBuilder(settings)
     found = await asyncio.gather(*(_host_findings(one, builder) for one in configured_connectors(settings)))
     return chain.from_iterable(found)
 
 
 async def _host_findings(connector: Connector, builder: EngineBuilder) -> Sequence[SettingsFinding]:
-    key = f"notebook.interpreters.{connector.key}"
     try:
         engine = await asyncio.to_thread(builder.build, connector)
     except ConfigurationError:  # another check reports this error
         return []
     endpoints = engine.capabilities.endpoints
     await engine.close()
+    return [
+        *_estimate_findings(connector, engine.capabilities),
+        *await _endpoint_findings(connector, builder, endpoints),
+    ]
+
+
+def _estimate_findings(connector: Connector, capabilities: EngineCapabilities) -> Iterator[SettingsFinding]:
+    """Report limits on estimates that have no effect, because the data source makes no such estimates."""
+    limits = connector.limits
+    for name, most, is_estimated in (
+        ("max_estimated_bytes", limits.max_estimated_bytes, capabilities.estimates_bytes),
+        ("max_estimated_cost", limits.max_estimated_cost, capabilities.estimates_cost),
+    ):
+        if most is not None and not is_estimated:
+            text = (
+                "has no effect: this data source does not estimate it. Use another limit, such as statement_timeout_s."
+            )
+            yield SettingsFinding.warning(f"notebook.interpreters.{connector.key}.{name}", text)
+
+
+async def _endpoint_findings(
+    connector: Connector, builder: EngineBuilder, endpoints: Sequence[tuple[str, int]]
+) -> Sequence[SettingsFinding]:
+    key = f"notebook.interpreters.{connector.key}"
     url = postgresql_url(connector, builder)
     rules = connector_address_rules(connector, builder)
     for host, port in endpoints:

@@ -53,6 +53,7 @@ from queryserver.platform.threads import Threads
 from queryserver.search.search import MetadataSearch
 from queryserver.services import Services
 from queryserver.sql.formatter import ScriptFormatter
+from queryserver.statements.budgets import Budgets
 from queryserver.statements.downloads import Downloads
 from queryserver.statements.grants import Shares
 from queryserver.statements.overview import StatementAdministration
@@ -411,6 +412,7 @@ TableCreationsDep = Annotated[TableCreations, _service(lambda services: services
 ExportsDep = Annotated[ExportServices, _service(lambda services: services.exporting)]
 
 # Users and tokens
+BudgetsDep = Annotated[Budgets, _service(lambda services: services.statements.budgets)]
 ApiTokensDep = Annotated[ApiTokens, _service(lambda services: services.accounts.api_tokens)]
 LoginsDep = Annotated[Logins, _service(lambda services: services.accounts.logins)]
 TokensDep = Annotated[Tokens, _service(lambda services: services.accounts.tokens)]

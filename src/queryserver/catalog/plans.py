@@ -1,8 +1,9 @@
 """Returns the engine's plan for a statement without running the statement (Contract editor 8.3)."""
 
+import asyncio
 from base64 import b64decode, b64encode
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,12 +12,14 @@ import orjson
 from queryserver.catalog.lookups import Lookups
 from queryserver.connectors.model import Connector
 from queryserver.connectors.registry import Connectors
+from queryserver.engines.estimates import CostEstimate, EstimatingSession
 from queryserver.engines.protocol import EngineCapabilities, EngineSession
 from queryserver.engines.sessions import Answer, run
 from queryserver.errors.base import InvalidParameter, MissingParameter, NotSupported, PayloadTooLarge
-from queryserver.errors.statements import SessionLost, StatementRejected, session_not_found
+from queryserver.errors.statements import EngineError, SessionLost, StatementRejected, session_not_found
 from queryserver.formats.cells import cell_values
 from queryserver.identity.model import User
+from queryserver.sql.markers import BoundStatement
 from queryserver.sql.parameters import Parameters
 from queryserver.sql.positions import Position, after_prefix, position_of, without_prefix
 from queryserver.sql.statements import StatementChooser, bind
@@ -26,6 +29,8 @@ from queryserver.statements.session_repository import SessionRecords
 
 _MAX_LINES = 10_000
 _PLAN = "plan"
+_ESTIMATE_S = 5.0
+"""Time for the estimate, so that a slow one does not prevent the response with the plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,7 @@ class StatementPlan:
     statement: str
     plan: str = ""
     refusal: PlanRefusal | None = None
+    estimate: CostEstimate | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +108,9 @@ class Plans:
             arguments.append(b64encode(sealed).decode())
         budget = connector.limits.metadata_timeout
         packed = await self.lookups.run_at_holder(user, connector, _PLAN, arguments, budget=budget, owner=owner)
-        plan, code, message, line_and_column = orjson.loads(packed)
+        plan, code, message, line_and_column, *estimated = orjson.loads(packed)  # older processes do not estimate
         if plan is not None:
-            return StatementPlan(statement, plan)
+            return StatementPlan(statement, plan, estimate=CostEstimate(*estimated))
         position = Position(*line_and_column) if line_and_column else None
         before = statement[: len(statement) - len(text)]
         return StatementPlan(statement, refusal=PlanRefusal(code, message, after_prefix(position, before)))
@@ -125,14 +131,17 @@ class Plans:
     async def _plan_here(self, user: User, connector: Connector, arguments: Sequence[Any]) -> bytes:
         statement, database, session_id, *sealed = arguments
         capabilities = self.connectors.engine(connector).capabilities
-        bound = None
+        bound, plain = None, statement.removeprefix(capabilities.explain_prefix)
         if sealed:
-            bound = await bind(statement, connector.dialect, self.parameters.unseal(b64decode(sealed[0])))
+            parameters = self.parameters.unseal(b64decode(sealed[0]))
+            bound = await bind(statement, connector.dialect, parameters)
+            plain = await bind(plain, connector.dialect, parameters)
         is_open = False
         try:
             async with self._session(user, connector, database, session_id) as session:
                 is_open = True
                 answer = await run(session, bound or statement, max_rows=_MAX_LINES)
+                estimate = await _estimate(session, plain)
         except (StatementRejected, SessionLost) as refusal:
             # A location reported before the session was open does not refer to the statement.
             location = refusal.location if is_open else None
@@ -144,7 +153,7 @@ class Plans:
         failure = capabilities.explain_failure.match(plan) if capabilities.explain_failure else None
         if failure is not None:
             return orjson.dumps([None, StatementRejected.code, plan[failure.end() :].strip(), None])
-        return orjson.dumps([plan, "", "", None])
+        return orjson.dumps([plan, "", "", None, estimate.scanned_bytes, estimate.cost])
 
     @asynccontextmanager
     async def _session(
@@ -159,6 +168,16 @@ class Plans:
             raise SessionLost(f"Invalid session Id {session_id}: the session no longer exists.")
         async with self.open_sessions.turn(open_session, user) as session:
             yield session
+
+
+async def _estimate(session: EngineSession, statement: str | BoundStatement) -> CostEstimate:
+    """Return the engine's estimate, without values if it has none. A plan without an estimate is useful, too."""
+    if not isinstance(session, EstimatingSession):
+        return CostEstimate()
+    with suppress(EngineError, TimeoutError):
+        async with asyncio.timeout(_ESTIMATE_S):
+            return await session.estimate(statement) or CostEstimate()
+    return CostEstimate()
 
 
 def _plan(answer: Answer, capabilities: EngineCapabilities) -> str:

@@ -110,7 +110,8 @@ def operator() -> str:
 
 
 def print_json(value: object) -> None:
-    typer.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_UTC_Z).decode())
+    # `default` is for ids from the database, whose class is not the UUID that orjson knows.
+    typer.echo(orjson.dumps(value, default=str, option=orjson.OPT_INDENT_2 | orjson.OPT_UTC_Z).decode())
 
 
 def printable(text: str) -> str:

@@ -343,11 +343,21 @@ def new(
         ),
     ] = None,
     days: Annotated[int | None, typer.Option(help="Days until expiry.", show_default=False)] = None,
+    max_estimated_bytes: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Do not run statements of which the data source expects that they read more bytes.",
+            show_default=False,
+        ),
+    ] = None,
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Create an API token and print it. Only its digest is stored, so it cannot be shown again."""
-    new_token = NewApiToken(name, frozenset(scope), frozenset(connector) if connector else None, days)
+    new_token = NewApiToken(
+        name, frozenset(scope), frozenset(connector) if connector else None, days, max_estimated_bytes
+    )
 
     async def work(tokens: ApiTokens) -> None:
         made, value = await tokens.create(user, new_token, by=operator(), facts=_BY_COMMAND)

@@ -20,6 +20,10 @@ class ConnectorLimits:
     sample_views: bool = True
     reuse_max_age: timedelta = timedelta(0)
     """Default of `max_age_s`; zero: results are not reused unless the call requests it."""
+    max_estimated_bytes: int | None = None
+    """The most bytes that the engine may expect a statement to read."""
+    max_estimated_cost: int | None = None
+    """The highest cost of a plan, in the planner's units."""
 
 
 class ResultSharing(StrEnum):

@@ -113,6 +113,8 @@ def _limits(dialect: str, settings: Settings, general: GeneralSettings) -> Conne
         shared_session=editor.shared_session if general.shared_session is None else general.shared_session,
         sample_views=editor.sample_views if general.sample_views is None else general.sample_views,
         reuse_max_age=timedelta(seconds=general.reuse_max_age_s),
+        max_estimated_bytes=general.max_estimated_bytes,
+        max_estimated_cost=general.max_estimated_cost,
     )
 
 

@@ -313,6 +313,8 @@ too_many_sessions = ErrorKind(TooManyRequests, "too_many_sessions")
 too_many_api_tokens = ErrorKind(TooManyRequests, "too_many_api_tokens")
 too_many_documents = ErrorKind(TooManyRequests, "too_many_documents")
 quota_exceeded = ErrorKind(TooManyRequests, "quota_exceeded")
+# Raised also by statements that would start within the day; `retry_after` is the time until midnight UTC.
+budget_exhausted = ErrorKind(TooManyRequests, "budget_exhausted")
 
 
 # The service itself

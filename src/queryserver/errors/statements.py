@@ -153,6 +153,7 @@ class RowTooLarge(EngineError, code="row_too_large"):
 
 
 rejected_by_rule = ErrorKind(EngineError, "rejected")
+estimate_exceeded = ErrorKind(EngineError, "estimate_exceeded")
 # Used as outcomes of statements. API calls raise other classes with the same codes.
 result_not_found = ErrorKind(ResultRefused, "operation_not_found")
 result_denied = ErrorKind(ResultRefused, "permission_denied")

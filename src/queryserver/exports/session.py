@@ -47,7 +47,7 @@ class Exports:
         self, assignment: Assignment, user: User, source: EngineSession
     ) -> AbstractAsyncContextManager[EngineSession]:
         """Open the session that reads the rows of `source` and writes them to the destination of the statement."""
-        return JobSession.opened(SUMMARY_COLUMNS, partial(self._export, assignment, user, source))
+        return JobSession.opened(SUMMARY_COLUMNS, partial(self._export, assignment, user, source), source)
 
     async def _export(
         self,
@@ -70,9 +70,11 @@ class Exports:
                 logs = _SourceLogs(source, handle, report)
                 await _wait_for_rows(source, handle, logs, report)
                 columns = await source.columns(handle)
-                async with aclosing(_first_rows(source.batches(handle), limit)) as batches:
+                async with aclosing(_first_rows(source.batches(handle), limit, report)) as batches:
                     with _sent():
                         summary = await sink.write(columns, batches, report)
+                with suppress(EngineError):
+                    report.scanned_bytes = (await source.poll(handle)).scanned_bytes
                 report.summary = summary.batch
                 with suppress(EngineError):
                     await logs.pass_on()
@@ -146,11 +148,14 @@ async def _wait_for_rows(source: EngineSession, handle: OperationHandle, logs: _
         raise rejected_by_rule("The statement has no result set, so nothing was exported.")
 
 
-async def _first_rows(batches: AsyncIterator[pa.RecordBatch], limit: int | None) -> AsyncGenerator[pa.RecordBatch]:
-    """Yield the batches up to the row limit, and close them."""
+async def _first_rows(
+    batches: AsyncIterator[pa.RecordBatch], limit: int | None, report: JobReport
+) -> AsyncGenerator[pa.RecordBatch]:
+    """Yield the batches up to the row limit, report their size, and close them."""
     left = limit
     try:
         async for batch in batches:
+            report.row_bytes += batch.nbytes
             if left is not None and batch.num_rows >= left:
                 yield batch.slice(0, left)
                 return

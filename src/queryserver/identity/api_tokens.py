@@ -64,6 +64,8 @@ class NewApiToken:
     """Connector keys; None for all connectors that the user may use."""
     days: int | None = None
     """Lifetime in days; None for `api_tokens_default_days`."""
+    max_estimated_bytes: int | None = None
+    """The most bytes that a data source may expect a statement of the token to read; None for no limit of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,7 @@ class ApiToken:
     last_used_at: datetime | None
     """Recorded at most once per minute."""
     state: TokenState
+    max_estimated_bytes: int | None
 
 
 # A new password, `revoke-tokens` and disabling the user increment the epoch, which invalidates older tokens.
@@ -88,6 +91,7 @@ _IS_LIVE = "t.revoked_at is null and t.expires_at > now() and t.token_epoch = u.
 
 _SELECT = f"""
     select t.id, t.name, u.username, t.scopes, t.connectors, t.created_at, t.created_by, t.expires_at, t.last_used_at,
+        t.max_estimated_bytes,
         case when {_IS_LIVE} then 'active'
             when t.revoked_at is null and t.token_epoch = u.token_epoch then 'expired' else 'revoked' end as state
     from api_tokens t join users u on u.id = t.user_id
@@ -114,8 +118,9 @@ _LIVE = f"""
 """
 
 _INSERT = """
-    insert into api_tokens (id, user_id, name, digest, scopes, connectors, token_epoch, created_by, expires_at)
-    values ($1, $2, $3, $4, $5, $6, $7, $8, now() + $9::interval)
+    insert into api_tokens (id, user_id, name, digest, scopes, connectors, token_epoch, created_by, expires_at,
+        max_estimated_bytes)
+    values ($1, $2, $3, $4, $5, $6, $7, $8, now() + $9::interval, $10)
 """
 
 _REVOKE = """
@@ -160,6 +165,7 @@ class ApiTokens:
                     owner["token_epoch"],
                     by,
                     life,
+                    new.max_estimated_bytes,
                 )
                 token = _shown(await connection.fetchrow(f"{_SELECT} where t.id = $1", token_id))
         AUDIT.record(by, "api_token.new", token.username, facts={**facts, "subject_id": str(token_id)})
@@ -205,6 +211,11 @@ class ApiTokens:
         if new.connectors is not None and model.Scope.ADMIN in new.scopes:
             # An admin token could manage any connector, so a connector limit would have no effect.
             raise errors.InvalidParameter("connectors: a token with the scope admin cannot be limited to connectors.")
+        if new.max_estimated_bytes is not None and model.Scope.ADMIN in new.scopes:
+            raise errors.InvalidParameter(
+                "max_estimated_bytes: a token with the scope admin cannot have this limit, because it can create tokens"
+                " without it."
+            )
         days = min(self._auth.api_tokens_default_days, most) if new.days is None else new.days
         if not 1 <= days <= most:
             raise errors.InvalidParameter(f"expires_in_days must be from 1 to {most}.")
@@ -242,6 +253,7 @@ def _shown(row: Row | None) -> ApiToken:
         expires_at=row["expires_at"],
         last_used_at=row["last_used_at"],
         state=row["state"],
+        max_estimated_bytes=row["max_estimated_bytes"],
     )
 
 

@@ -174,7 +174,8 @@ _CALLER = f"""
 """
 
 _API_TOKEN = f"""
-        {_USER_NOW}, t.id as api_token_id, t.name, t.scopes, t.connectors, t.token_epoch as made_in_epoch,
+        {_USER_NOW}, t.id as api_token_id, t.name, t.scopes, t.connectors, t.max_estimated_bytes,
+        t.token_epoch as made_in_epoch,
         t.revoked_at is not null as is_revoked, t.expires_at, t.expires_at <= now() as is_expired,
         coalesce(t.last_used_at <= now() - interval '1 minute', true) as is_use_unknown
 """
@@ -255,7 +256,10 @@ class CallerRepository:
         scopes = frozenset(scope for scope in Scope if scope in row["scopes"])
         connectors = None if row["connectors"] is None else frozenset[str](row["connectors"])
         user, is_active, epoch, is_revoked = _state(row)
-        limits = ApiTokenLimits(row["api_token_id"], row["name"], scopes, connectors, digest)
+        most_bytes = row["max_estimated_bytes"]
+        limits = ApiTokenLimits(
+            row["api_token_id"], row["name"], scopes, connectors, digest, max_estimated_bytes=most_bytes
+        )
         facts = (row[name] for name in _API_TOKEN_FACTS)
         return ApiTokenOwner(user.narrowed(limits), is_active, epoch, is_revoked, *facts)
 

@@ -82,19 +82,28 @@ class ApiTokenLimits:
     digest: bytes = field(repr=False, compare=False)
     """The digest by which the token is looked up again."""
     is_of_administrator: bool = False
+    max_estimated_bytes: int | None = None
+    """The most bytes that an engine may expect a statement to read (Contract editor 4.10)."""
 
     @property
     def stored(self) -> Mapping[str, Any]:
         """The limits in the form stored with a statement."""
         connectors = None if self.connectors is None else sorted(self.connectors)
-        return {"id": str(self.id), "name": self.name, "scopes": sorted(self.scopes), "connectors": connectors}
+        return {
+            "id": str(self.id),
+            "name": self.name,
+            "scopes": sorted(self.scopes),
+            "connectors": connectors,
+            "max_estimated_bytes": self.max_estimated_bytes,
+        }
 
     @classmethod
     def of_stored(cls, stored: Mapping[str, Any]) -> Self:
         """Read limits stored by `stored`. Scopes unknown to this version are dropped."""
         scopes = frozenset(scope for scope in Scope if scope in stored["scopes"])
         connectors = None if stored["connectors"] is None else frozenset[str](stored["connectors"])
-        return cls(UUID(stored["id"]), stored["name"], scopes, connectors, b"")
+        most_bytes = stored.get("max_estimated_bytes")  # absent in records of older programs
+        return cls(UUID(stored["id"]), stored["name"], scopes, connectors, b"", max_estimated_bytes=most_bytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from queryserver.results.segments import ResultStore
 from queryserver.results.stores import open_results
 from queryserver.sql.formatter import ScriptFormatter
 from queryserver.sql.statements import StatementChooser
+from queryserver.statements.budgets import Budgets
 from queryserver.statements.downloads import Downloads, ResultTables
 from queryserver.statements.external_access import ExternalData
 from queryserver.statements.forwarding import WorkForwarder
@@ -122,6 +123,7 @@ class StatementServices:
     sessions: Sessions
     formatting: ScriptFormatter
     administration: StatementAdministration
+    budgets: Budgets
     retention: RetentionSweep
     credentials: SessionCredentials
     runner: Runner
@@ -212,6 +214,7 @@ class StatementBuilder:
             sessions=self._sessions,
             formatting=ScriptFormatter(self.resources.computations, max_bytes=settings.editor.statement_max_bytes),
             administration=StatementAdministration(stored.database, stored.records, self._dispatcher.cancel),
+            budgets=self._budgets,
             retention=stored.retention,
             credentials=self._credentials,
             runner=runner,
@@ -225,6 +228,11 @@ class StatementBuilder:
     @cached_property
     def _signals(self) -> StateSignals:
         return StateSignals()
+
+    @cached_property
+    def _budgets(self) -> Budgets:
+        rule = UsernameRule.of(self.settings.desktop.auth)
+        return Budgets(self.stored.database, self.settings.editor, rule)
 
     @cached_property
     def _owned(self) -> OwnedStatements:
@@ -344,6 +352,7 @@ class StatementBuilder:
             records=self.stored.records,
             owned=self._owned,
             dispatcher=self._dispatcher,
+            budgets=self._budgets,
             ends_are_mailed=bool(desktop.smtp.host and desktop.task_server.email_after_s),
         )
 

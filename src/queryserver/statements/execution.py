@@ -42,6 +42,7 @@ from queryserver.sql.classification import changes_data
 from queryserver.sql.markers import BoundStatement
 from queryserver.sql.positions import Position, position_of
 from queryserver.sql.statements import bind
+from queryserver.statements.cost_guard import NO_GUARD, CostGuard
 from queryserver.statements.model import Assignment, Outcome
 from queryserver.statements.owned_statements import OwnedStatements
 from queryserver.statements.run_record import (
@@ -99,6 +100,7 @@ class Execution:
     before_end: Callable[[], Awaitable[None]] | None = None
     metrics: Metrics = NO_METRICS
     trace: StatementTrace = NO_TRACE
+    guard: CostGuard = NO_GUARD
     script: ScriptRun | None = None
     previous_log: StatementLog | None = None
     """The log of the script's previous statement, which this statement appends to."""
@@ -314,7 +316,9 @@ class Execution:
                 "The parameter values cannot be decrypted, because their key is missing. Send the statement again."
             )
         await self._bind()
+        statement = self._bound or self.assignment.statement
         async with self.open_session(self.assignment) as session:
+            await self.guard.check(self.assignment, session, statement, self._record)
             if not await self._record.mark_sent():
                 # A cancel was requested, or the claim was lost. In both cases, this outcome is not recorded.
                 self.stop("")
@@ -324,9 +328,7 @@ class Execution:
                 return self._stopped()
             if self._bound is not None and self._bound.rows and not takes_rows(session):
                 return await self._run_for_each_row(session, self._bound)
-            handle = await session.submit(
-                self._bound or self.assignment.statement, self.trace.engine_context(self.context)
-            )
+            handle = await session.submit(statement, self.trace.engine_context(self.context))
             self._accepted = True
             async with self._operation(session, handle):
                 return await self._follow(session, handle)
@@ -413,6 +415,7 @@ class Execution:
         """Poll the status and store the operation's checkpoint before the next request to the engine."""
         async with self._polling:
             status = await session.poll(handle, wait_s=wait_s)
+            self._record.scanned_bytes = status.scanned_bytes
             if not self._is_reading:
                 self._token = _token(session, handle)
                 if self._token is not None:
@@ -496,7 +499,7 @@ class Execution:
             rows=rows,
             size_bytes=spooled.size_bytes,
             truncated_reason=truncated_reason,
-            modified_row_count=(await session.poll(handle)).modified_rows,
+            modified_row_count=(await self._poll(session, handle)).modified_rows,
             inline_result=spooled.inline,
         )
 

@@ -6,13 +6,21 @@ The statement runner uses the session of such a job in place of an engine sessio
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import pyarrow as pa
 import structlog
 
-from queryserver.engines.protocol import NO_CONTEXT, OperationHandle, OperationState, OperationStatus, StatementContext
+from queryserver.engines.estimates import CostEstimate, EstimatingSession
+from queryserver.engines.protocol import (
+    NO_CONTEXT,
+    EngineSession,
+    OperationHandle,
+    OperationState,
+    OperationStatus,
+    StatementContext,
+)
 from queryserver.errors.base import QueryServerError
 from queryserver.errors.files import InsufficientStorage
 from queryserver.errors.statements import EngineError, disk_below_floor, rejected_by_rule
@@ -34,6 +42,10 @@ class JobReport:
     """0 to 99 percent."""
     lines: list[str] = field(default_factory=list[str])
     """Log lines."""
+    scanned_bytes: int | None = None
+    """The bytes that the job's statement has read, as the engine reports them."""
+    row_bytes: int = 0
+    """The size of the rows that the job has received from an engine."""
     summary: pa.RecordBatch | None = None
     """The row that becomes the statement's result. The job has succeeded once it is set, even if it is canceled."""
 
@@ -50,17 +62,22 @@ class JobSession:
     Create instances with `opened`, which cancels an unfinished job on exit.
     """
 
-    def __init__(self, columns: tuple[Column, ...], work: Job) -> None:
+    def __init__(self, columns: tuple[Column, ...], work: Job, source: EngineSession | None) -> None:
         self._columns = columns
         self._work = work
+        self._source = source
         self._report = JobReport()
         self._task: asyncio.Task[None] | None = None
         self._is_stopped = False
+        self._is_estimated = False
 
     @classmethod
     @asynccontextmanager
-    async def opened(cls, columns: tuple[Column, ...], work: Job) -> "AsyncGenerator[JobSession]":
-        session = cls(columns, work)
+    async def opened(
+        cls, columns: tuple[Column, ...], work: Job, source: EngineSession | None = None
+    ) -> "AsyncGenerator[JobSession]":
+        """Open the session of a job. `source` is the session in which the job runs the statement, if it runs one."""
+        session = cls(columns, work, source)
         try:
             yield session
         finally:
@@ -70,6 +87,12 @@ class JobSession:
         self._task = asyncio.create_task(self._run(statement, context), name="job")
         return OperationHandle("job")
 
+    async def estimate(self, statement: str | BoundStatement) -> CostEstimate | None:
+        """Return the estimate of the session in which the job runs the statement, or None if there is none."""
+        estimate = await self._source.estimate(statement) if isinstance(self._source, EstimatingSession) else None
+        self._is_estimated = estimate is not None
+        return estimate
+
     async def poll(self, handle: OperationHandle, *, wait_s: float = 0) -> OperationStatus:
         del handle
         task = self._task
@@ -77,6 +100,14 @@ class JobSession:
             return OperationStatus(OperationState.PENDING, has_result_set=True)
         if not task.done():
             await asyncio.wait({task}, timeout=wait_s)
+        report = self._report
+        # The rows go to the destination, so their size is not that of the stored result. An estimate is preferred.
+        read_bytes = None if self._is_estimated else report.row_bytes or None
+        return replace(
+            self._status(task), scanned_bytes=read_bytes if report.scanned_bytes is None else report.scanned_bytes
+        )
+
+    def _status(self, task: "asyncio.Task[None]") -> OperationStatus:
         if not task.done():
             return OperationStatus(OperationState.RUNNING, has_result_set=True, progress=self._report.progress)
         if self._report.summary is not None:

@@ -104,6 +104,10 @@ class StatementStatus:
     """The script's operation, if this is a statement of a script that runs as a whole."""
     reused: ReusedResult | None = None
     """Set if the rows come from the stored result of an earlier statement."""
+    estimated_bytes: int | None = None
+    """The bytes that the engine expected the statement to read, if it was estimated."""
+    scanned_bytes: int | None = None
+    """The bytes that the statement has read, if the engine reports them."""
     parts: Sequence["StatementPart"] = ()
 
     @property
@@ -127,7 +131,8 @@ NO_HANDLE = StatementHandle("", 0, 1, (0, 0, 0, 0), "", "", "", 0, "")
 
 
 def without_statement(status: StatementStatus) -> StatementStatus:
-    """Return the status without the statement, its handle, and messages that may quote the statement or its rows."""
+    """Return the status without the statement, its handle, its cost, and messages that may quote it or its rows."""
+    status = replace(status, estimated_bytes=None, scanned_bytes=None)
     if status.outcome is None and not status.parts:
         return status
     is_deleted = status.state in {StatementState.EXPIRED, StatementState.CLOSED}
@@ -163,6 +168,8 @@ class StatementPart:
     limit_source: LimitSource | None
     error_position: Position | None
     error_sqlstate: str | None
+    estimated_bytes: int | None = None
+    scanned_bytes: int | None = None
 
     @property
     def truncation(self) -> Truncation | None:
@@ -573,6 +580,10 @@ class Outcome:
     inline_result: bytes | None = None
     error_position: Position | None = None
     error_sqlstate: str | None = None
+    estimated_bytes: int | None = None
+    """The bytes that the engine expected the statement to read, if it was estimated."""
+    scanned_bytes: int | None = None
+    """The bytes that the statement has read, if the engine reports them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,13 +190,19 @@ class OwnedStatements:
         return await self._update(_CLEAR_SOURCE, claim)
 
     async def mark_running(
-        self, claim: Claim, *, checkpoint: EngineCheckpoint | None = None, queued: timedelta | None = timedelta(0)
+        self,
+        claim: Claim,
+        *,
+        checkpoint: EngineCheckpoint | None = None,
+        queued: timedelta | None = timedelta(0),
+        estimated_bytes: int | None = None,
     ) -> bool:
         """Record that the engine has accepted the statement. If `checkpoint` is set, another runner can resume it.
 
         If the statement was recorded as sent from the start, `queued` corrects the recorded time, as in `finish`.
         """
-        return await self._update(queries.RUNNING, claim, mark=self._sealed_checkpoint(checkpoint), queued=queued)
+        mark, estimate = self._sealed_checkpoint(checkpoint), _bigint(estimated_bytes)
+        return await self._update(queries.RUNNING, claim, mark=mark, queued=queued, estimated_bytes=estimate)
 
     async def report(
         self,
@@ -355,6 +361,8 @@ class OwnedStatements:
             error_line=position.line if position else None,
             error_column=position.column if position else None,
             error_sqlstate=outcome.error_sqlstate,
+            estimated_bytes=_bigint(outcome.estimated_bytes),
+            scanned_bytes=_bigint(outcome.scanned_bytes),
             notifies=claim.is_claimed and claim.operation_id is None and self._notifies_ends(),
         )
         return await connection.fetchrow(queries.FINISH.sql, *queries.FINISH.arguments(values))
@@ -411,6 +419,11 @@ class OwnedStatements:
             lacks_parameters=lacks_parameters,
             limit_source=LimitSource(row["limit_source"]) if row["limit_source"] else None,
         )
+
+
+def _bigint(count: int | None) -> int | None:
+    """Return the number as a column can hold it. Estimates of planners may be larger."""
+    return None if count is None else min(max(count, 0), 2**63 - 1)
 
 
 def _fenced(claim: Claim, **values: object) -> dict[str, object]:

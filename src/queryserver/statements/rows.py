@@ -20,7 +20,7 @@ TIMES = "recorded_at, sent_at, ended_at, now() as read_at"
 _STATUS_FIELDS = (
     "id", "history_id", "user_id", "connector", "dialect", "has_result_set", "rows", "modified_row_count",
     "error_code", "message", "progress", "expires_at", "owner",
-    "runs_all", "is_script", "operation_id",
+    "runs_all", "is_script", "operation_id", "estimated_bytes", "scanned_bytes",
 )  # fmt: skip
 _HANDLE_FIELDS = (
     "statement_index", "statements_count", "statement_hash", "guid", "secret", "session_id", "session_guid"
@@ -31,7 +31,8 @@ _RECORD_FIELDS = (
     "parameter_count", "read_only", "max_estimated_bytes",
 )  # fmt: skip
 _PART_FIELDS = (
-    "id", "statement_index", "has_result_set", "rows", "modified_row_count", "message", "error_sqlstate"
+    "id", "statement_index", "has_result_set", "rows", "modified_row_count", "message", "error_sqlstate",
+    "estimated_bytes", "scanned_bytes",
 )  # fmt: skip
 HISTORY_FIELDS = ("id", "history_id", "dialect", "parent_uuid", "database", "rows", "parameter_count")
 _END_FIELDS = (
@@ -420,7 +421,8 @@ _READ_NOTHING_MORE = ", ".join(
 )
 
 RUNNING = NamedQuery.of(f"""
-update statements set state = 'running', engine_handle = :mark, {_SENT_AT}, {_READ_NOTHING_MORE}
+update statements set state = 'running', engine_handle = :mark, {_SENT_AT}, {_READ_NOTHING_MORE},
+    estimated_bytes = coalesce(:estimated_bytes::bigint, estimated_bytes)
 where {FENCED} and state in ('waiting', 'running')
 """)
 
@@ -474,6 +476,7 @@ with changed as (
     update statements set state = :state::text, ended_at = now(), {_SENT_AT}, {_READ_NOTHING_MORE},
         error_code = :error_code, message = :message::text,
         error_line = :error_line, error_column = :error_column, error_sqlstate = :error_sqlstate,
+        estimated_bytes = coalesce(:estimated_bytes::bigint, estimated_bytes), scanned_bytes = :scanned_bytes,
         has_result_set = :has_result_set,
         columns = {_FINAL_COLUMNS}, text_bytes = text_bytes + {_COLUMNS_BYTES} + {_MESSAGE_BYTES},
         rows = :rows, size_bytes = :size_bytes, truncated_reason = :truncated_reason,

@@ -173,6 +173,10 @@ class RunRecord:
     """Whether the end was recorded, or recording it was left to another runner."""
     is_given_back: bool = field(default=False, init=False)
     """Whether the statement has returned to the queue."""
+    estimated_bytes: int | None = field(default=None, init=False)
+    """The bytes that the engine expected the statement to read. Stored with the next state."""
+    scanned_bytes: int | None = field(default=None, init=False)
+    """The bytes that the statement has read, as the engine reports them. Stored with the end."""
     _started_at: float = field(default_factory=time.monotonic, init=False)
     _running: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     # Writes are sequential. If one overtook another, an older checkpoint could overwrite a newer one.
@@ -258,8 +262,11 @@ class RunRecord:
             if progress or self.log.has_new_lines:
                 await self.report(progress, token)
             async with self._writing:
+                queued, estimate = self._queued, self.estimated_bytes
                 await self._write(
-                    lambda: self.owned.mark_running(self._claim, checkpoint=checkpoint, queued=self._queued)
+                    lambda: self.owned.mark_running(
+                        self._claim, checkpoint=checkpoint, queued=queued, estimated_bytes=estimate
+                    )
                 )
                 self._checkpoint, self.is_running = checkpoint, True
         self.log.add(f"Running on {self.assignment.connector}.")
@@ -319,6 +326,7 @@ class RunRecord:
                 self.log.add(outcome.message)
             if outcome.state in {StatementState.AVAILABLE, StatementState.SUCCESS}:
                 self.log.add(f"Finished: {outcome.rows} rows stored." if outcome.has_result_set else "Finished.")
+            outcome = replace(outcome, estimated_bytes=self.estimated_bytes, scanned_bytes=self.scanned_bytes)
             with self.log.new_lines() as (start, lines):
                 await self._write_end(outcome, lines, start)
             self.is_settled = True

@@ -27,6 +27,7 @@ from queryserver.platform.settings.editor import EditorSettings
 from queryserver.platform.threads import background
 from queryserver.results.segments import ResultStore
 from queryserver.sql.classification import changes_objects
+from queryserver.statements.cost_guard import cost_guard
 from queryserver.statements.execution import Execution
 from queryserver.statements.model import Assignment, Claim, SlotLimits, StatementStatus
 from queryserver.statements.open_sessions import SessionOpener
@@ -353,6 +354,7 @@ class RunningStatements:
             open_session=partial(self.opener.session, user=user),
             reattach=partial(self.opener.reattach, user=user),
             context=self._context(assignment, user),
+            guard=cost_guard(assignment, user, self.connectors.known(assignment.connector), self.editor),
             notify=partial(self.notify, claim),
             before_end=self.before_end(assignment),
             metrics=self.metrics,

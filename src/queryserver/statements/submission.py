@@ -18,6 +18,7 @@ from queryserver.sql.markers import StatementParameters
 from queryserver.sql.parameters import Parameters
 from queryserver.sql.statements import Choice, PreviousStatement, StatementChooser, is_short
 from queryserver.statements import model
+from queryserver.statements.budgets import Budgets
 from queryserver.statements.model import Claim, NewStatement, Outcome, RecordedStatement
 from queryserver.statements.owned_statements import OwnedStatements
 from queryserver.statements.repository import StatementRecords
@@ -179,6 +180,7 @@ class StatementRecorder:
     owned: OwnedStatements
     dispatcher: StatementDispatcher
     connectors: Connectors
+    budgets: Budgets
     ends_are_mailed: bool = False
     """Whether owners receive email about long-running statements (Contract platform 10.5)."""
 
@@ -209,6 +211,8 @@ class StatementRecorder:
             refusal = await self.connectors.read_only_refusal(
                 connector, first.handle.statement, read_only=first.read_only
             )
+        if refusal is None and first.source_operation is None and (limit := await self.budgets.admit(user)) is not None:
+            new, first = limit.applied_to(new), limit.applied_to(first)
         if refusal is not None and first.owner is None and not is_bound:
             first = replace(first, owner=self.dispatcher.owner)  # rejecting it needs no worker
         if refusal is None and first_statement is None:
@@ -267,7 +271,8 @@ class Submissions:
         is slow for a large script, and may cancel it.
 
         Raises InvalidRequest, PayloadTooLarge, OperationNotFound, UnknownDialect, session_not_found, Conflict,
-        CredentialsRequired, EngineJwtRequired, TooManyRequests, TooComplex, in which case nothing is recorded.
+        CredentialsRequired, EngineJwtRequired, TooManyRequests, NotSupported, TooComplex, in which case nothing is
+        recorded.
         """
         request = await self._request(user, submission)
         connector = request.connector
@@ -350,7 +355,13 @@ class Submissions:
         connector = self._connector(user, submission, inherited)
         settings = filter_settings(submission.settings, connector, self.allowed_settings)
         submission = replace(submission, settings=settings.passed_on, warnings=settings.warnings)
-        if self.connectors.engine(connector).capabilities.wants_external_token:
+        capabilities = self.connectors.engine(connector).capabilities
+        if submission.max_estimated_bytes is not None and not capabilities.estimates_bytes:
+            raise errors.NotSupported(
+                f"max_estimated_bytes: the connector {connector.nice_name} does not estimate what statements read. Omit"
+                " it, and limit the statement with timeout or limit."
+            )
+        if capabilities.wants_external_token:
             self.credentials.require_token(user, connector)
         script = await self._script(submission, inherited)
         parameters = submission.parameters or await self._inherited_parameters(submission, previous, script)

@@ -16,6 +16,7 @@ def interpreters(users_url: str) -> dict[str, Any]:
         "duckdb": {"interface": "duckdb", "options": {"path": ":memory:"}},
         "postgresql": {"interface": "sqlalchemy", "options": {"url": users_url}},
         "mysql": {"interface": "fake", "dialect": "mysql"},
+        "measured": {"interface": "fake", "options": {"estimates": True}, "max_estimated_bytes": 10_000},
         "hive": {"interface": "fake", "dialect": "hive", "options": {"tables": True}, "groups": ("analysts",)},
         "other": {"interface": "fake", "dialect": "hive", "options": {"tables": True}},
         "frozen": {

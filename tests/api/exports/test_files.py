@@ -624,3 +624,12 @@ class TestRecord:
         into = {"statement": "SELECT 1", "into": json.dumps({"path": f"file:///{folder}/c.csv"}), "wait": 60}
         bodies = [await ana.post_ok("editor/execute/duckdb", **into, client_request_id="two") for _ in range(2)]
         assert bodies[0]["history_uuid"] == bodies[1]["history_uuid"]
+
+
+async def test_a_statement_above_a_limit_on_estimates_is_not_exported(files: Files, ana: Caller, folder: str):
+    into = json.dumps({"path": f"file:///{folder}/rows.csv"})
+    refused = await ana.run("measured", "rows 11", into=into)
+    assert (refused["code"], refused["query_status"]["estimated_bytes"]) == ("estimate_exceeded", 11_000)
+    assert not (files.root / folder / "rows.csv").exists()
+    body = await ana.run("measured", "rows 10", into=into)
+    assert (body["status"], body["query_status"]["estimated_bytes"]) == (0, 10_000)

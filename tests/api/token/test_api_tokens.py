@@ -464,7 +464,8 @@ class TestServiceAccounts:
         assert (await command("create-user", "robot", "--service-account")).out == "User robot created.\n"
         listed = (await command("list-users", "--no-header")).out
         assert listed.splitlines() == ["robot\tservice\tactive\tdefault\t"]
-        new = await command("token", "new", "robot", "nightly", "--scope", "query", "--connector", "duckdb")
+        more = ("--connector", "duckdb", "--max-estimated-bytes", "5000000")
+        new = await command("token", "new", "robot", "nightly", "--scope", "query", *more)
         value = new.out.strip()
         assert (new.code, value in new.err, "api_token.new" in new.err) == (0, False, True)
         password = await command("set-password", "robot", "--password-stdin", stdin=f"{PASSWORD}\n")
@@ -484,6 +485,10 @@ class TestServiceAccounts:
         assert explained["accepted"] is True
         texts = {one["check"]: one["text"] for one in explained["checks"]}
         assert (texts["user"], texts["rights"]) == ("robot", "scopes query; connectors duckdb")
+        listing = await command("token", "list", "robot", "--json")
+        assert listing.code == 0, listing.err
+        listed = json.loads(listing.out)
+        assert [one["max_estimated_bytes"] for one in listed] == [5_000_000]
         token_id = (await command("token", "list", "robot", "--no-header")).out.strip().rpartition("\t")[2]
         assert (await command("token", "revoke", token_id)).out == "API token nightly of robot revoked.\n"
         refused = await command("auth", "explain", stdin=value)

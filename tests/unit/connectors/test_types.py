@@ -174,6 +174,8 @@ def test_text_booleans_and_integers_are_converted() -> None:
         ("username", "a" * 70_000, "Must have at most 65536 characters."),
         ("session_idle_s", 0, "Must be between 1 and 31536000."),
         ("session_idle_s", 10**15, "Must be between 1 and 31536000."),
+        ("max_estimated_bytes", 0, "Must be between 1 and 9223372036854775807."),
+        ("max_estimated_cost", "x", "Must be an integer."),
         ("retry", "always", "Must be never or read_only."),
         ("retry", True, "Must be a string."),
         ("share_results", "all", "Must be never, users_of_connector or anyone."),

@@ -34,7 +34,7 @@ class TestNarrowing:
     def test_narrowed_user_keeps_rights_and_gains_none(self):
         narrow = ANA.narrowed(token(Scope.QUERY, Scope.ADMIN))
         assert (narrow.rights, narrow.is_admin, narrow.groups) == (ANA.rights, False, ANA.groups)
-        assert [scope for scope in Scope if narrow.has_scope(scope)] == [Scope.QUERY]
+        assert [scope for scope in Scope if narrow.has_scope(scope)] == [Scope.QUERY, Scope.QUERY_READ]
         assert [scope for scope in Scope if ANA.has_scope(scope)] == list(Scope)
         assert (narrow.is_in_any({"g"}), narrow.is_in_any({"h"})) == (True, False)
 

@@ -136,6 +136,8 @@ class ScriptStatement(TypedDict):
     started: str | None
     ended: str | None
     elapsed_ms: int
+    estimated_bytes: NotRequired[int]
+    scanned_bytes: NotRequired[int]
 
 
 class QueryStatus(TypedDict):
@@ -161,6 +163,8 @@ class QueryStatus(TypedDict):
     queue_position: int | None
     statements: NotRequired[list[ScriptStatement]]
     reused_from: NotRequired[str]
+    estimated_bytes: NotRequired[int]
+    scanned_bytes: NotRequired[int]
     reused_age_s: NotRequired[int]
 
 
@@ -465,6 +469,8 @@ class ExplainResponse(TypedDict):
     status: Literal[0]
     explanation: str
     statement: str
+    estimated_bytes: NotRequired[int]
+    estimated_cost: NotRequired[float]
 
 
 class ExplainFailure(TypedDict):
@@ -2450,6 +2456,45 @@ class PreferencesResponse(TypedDict):
     preferences: Preferences
 
 
+class Allowance(TypedDict):
+    """
+    A limit per UTC day, and how much of it is used.
+    """
+
+    limit: int | None
+    used: int
+    left: int | None
+
+
+class Budget(TypedDict):
+    """
+    The budget of a user for the current UTC day.
+    """
+
+    username: str
+    engine_s: Allowance
+    bytes: Allowance
+    resets_at: str
+
+
+class BudgetResponse(TypedDict):
+    """
+    The budget of a user.
+    """
+
+    status: Literal[0]
+    budget: Budget
+
+
+class BudgetsResponse(TypedDict):
+    """
+    The budgets of the users who have used the most engine time today.
+    """
+
+    status: Literal[0]
+    budgets: list[Budget]
+
+
 class ApiToken(TypedDict):
     """
     An API token. Its value is returned only when the token is created.
@@ -2465,6 +2510,7 @@ class ApiToken(TypedDict):
     created_by: str
     expires_at: str
     last_used_at: str | None
+    max_estimated_bytes: int | None
 
 
 class ApiTokenList(TypedDict):

@@ -127,4 +127,5 @@ class Users(Face[AsyncUsers]):
 
     list = iterating(AsyncUsers.list)
     preferences = blocking(AsyncUsers.preferences)
+    budget = blocking(AsyncUsers.budget)
     prefer = blocking(AsyncUsers.prefer)

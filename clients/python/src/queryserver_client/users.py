@@ -1,4 +1,4 @@
-"""Users, for administrators, and the preferences of the current user (Contract platform 6)."""
+"""Users, for administrators, and the preferences and the budget of the current user (Contract platform 6)."""
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from queryserver_client.transport import Transport
 
 if TYPE_CHECKING:
-    from queryserver_client.generated import Preferences, PreferencesResponse, UserListResponse
+    from queryserver_client.generated import Budget, BudgetResponse, Preferences, PreferencesResponse, UserListResponse
 
 _PAGE_USERS = 500
 
@@ -73,6 +73,15 @@ class Users:
         """
         body: PreferencesResponse = await self._transport.call("GET", "iam/preferences")
         return body["preferences"]
+
+    async def budget(self, name: str | None = None) -> "Budget":
+        """Return what the user's statements may use today, have used, and what is left.
+
+        `name` is the name of another user (administrators).
+        """
+        params = None if name is None else {"username": name}
+        body: BudgetResponse = await self._transport.call("GET", "iam/budget", params=params)
+        return body["budget"]
 
     async def prefer(self, **preferences: str) -> "Preferences":
         """Change preferences, such as `big_numbers="text"`, and return all preferences."""

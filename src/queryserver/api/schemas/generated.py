@@ -141,6 +141,8 @@ class ScriptStatement(WireModel):
     started: Time | None
     ended: Time | None
     elapsed_ms: int
+    estimated_bytes: Omittable[int] = None
+    scanned_bytes: Omittable[int] = None
 
 
 class QueryStatus(WireModel):
@@ -169,6 +171,8 @@ class QueryStatus(WireModel):
     queue_position: int | None
     statements: Omittable[list[ScriptStatement]] = None
     reused_from: Omittable[str] = None
+    estimated_bytes: Omittable[int] = None
+    scanned_bytes: Omittable[int] = None
     reused_age_s: Omittable[int] = None
 
 
@@ -486,6 +490,8 @@ class ExplainResponse(WireModel):
     status: Literal[0]
     explanation: str
     statement: str
+    estimated_bytes: Omittable[int] = None
+    estimated_cost: Omittable[float] = None
 
 
 class ExplainFailure(WireModel):
@@ -2505,6 +2511,45 @@ class PreferencesResponse(WireModel):
     preferences: Preferences
 
 
+class Allowance(WireModel):
+    """
+    A limit per UTC day, and how much of it is used.
+    """
+
+    limit: int | None
+    used: int
+    left: int | None
+
+
+class Budget(WireModel):
+    """
+    The budget of a user for the current UTC day.
+    """
+
+    username: str
+    engine_s: Allowance
+    bytes: Allowance
+    resets_at: Time
+
+
+class BudgetResponse(WireModel):
+    """
+    The budget of a user.
+    """
+
+    status: Literal[0]
+    budget: Budget
+
+
+class BudgetsResponse(WireModel):
+    """
+    The budgets of the users who have used the most engine time today.
+    """
+
+    status: Literal[0]
+    budgets: list[Budget]
+
+
 class ApiToken(WireModel):
     """
     An API token. Its value is returned only when the token is created.
@@ -2520,6 +2565,7 @@ class ApiToken(WireModel):
     created_by: str
     expires_at: Time
     last_used_at: Time | None
+    max_estimated_bytes: int | None
 
 
 class ApiTokenList(WireModel):

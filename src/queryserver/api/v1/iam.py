@@ -1,19 +1,24 @@
-"""Calls for users and groups, which are for administrators, and for the caller's preferences (Contract platform 6)."""
+"""Calls for users and groups, which are for administrators, and for the caller's preferences and budget.
+
+Contract platform 6.
+"""
 
 from collections.abc import Sequence
+from math import ceil
 from typing import Annotated
 from urllib.parse import quote
 
 from fastapi import Response
 
-from queryserver.api.dependencies import Admin, AnyUser, NoFields, ThreadsDep, UsersDep, fields
-from queryserver.api.responses import json_response, model_from, utc_text_without_zone
-from queryserver.api.routes import PathGroup
+from queryserver.api.dependencies import Admin, AnyUser, BudgetsDep, NoFields, ThreadsDep, UsersDep, fields
+from queryserver.api.responses import json_response, model_from, utc_text, utc_text_without_zone
+from queryserver.api.routes import PathGroup, failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.requests import platform as requests
-from queryserver.errors.base import UserNotFound
+from queryserver.errors.base import UserNotFound, admin_required
 from queryserver.identity.model import Preferences
 from queryserver.identity.users import GroupName, UserDetails, UserSummary
+from queryserver.statements.budgets import Allowance, Budget
 
 router = PathGroup("iam", prefix="/api/v1/iam")
 
@@ -90,6 +95,48 @@ async def change_preferences(
     if changed is None:
         raise UserNotFound
     return _preferences(changed)
+
+
+@router.get("/budget", response_model=wire.BudgetResponse, responses=failures(403, 404))
+async def get_budget(
+    user: AnyUser, request: Annotated[requests.BudgetParameters, fields(requests.BudgetParameters)], budgets: BudgetsDep
+) -> Response:
+    """Return what the caller's statements may use today, have used, and what is left.
+
+    Administrators can name another user. Contract platform 6.5.
+    """
+    if request.username is None:
+        return json_response(wire.BudgetResponse(status=0, budget=_budget_body(await budgets.of(user))))
+    if not user.is_admin:
+        raise admin_required("You must be an administrator.")
+    return json_response(wire.BudgetResponse(status=0, budget=_budget_body(await budgets.of_name(request.username))))
+
+
+@router.get("/budgets", response_model=wire.BudgetsResponse)
+async def list_budgets(
+    _user: Admin,
+    request: Annotated[requests.BudgetsParameters, fields(requests.BudgetsParameters)],
+    budgets: BudgetsDep,
+) -> Response:
+    """Return the budgets of the users whose statements have used the most engine time today. Contract platform 6.5."""
+    found = await budgets.top(request.limit)
+    return json_response(wire.BudgetsResponse(status=0, budgets=[_budget_body(one) for one in found]))
+
+
+def _budget_body(budget: Budget) -> wire.Budget:
+    return model_from(
+        wire.Budget,
+        budget,
+        engine_s=_allowance(budget.engine_s),
+        bytes=_allowance(budget.read_bytes),
+        resets_at=utc_text(budget.resets_at),
+    )
+
+
+def _allowance(allowance: Allowance) -> wire.Allowance:
+    """Return whole numbers: what is used rounded up, so that a budget with nothing left is shown as used up."""
+    used, most = ceil(allowance.used), allowance.limit.most
+    return wire.Allowance(limit=most, used=used, left=None if most is None else max(most - used, 0))
 
 
 def _preferences(preferences: Preferences) -> Response:

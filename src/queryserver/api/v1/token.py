@@ -137,6 +137,7 @@ async def new_api_token(
         frozenset(request.scopes),
         None if request.connectors is None else frozenset(request.connectors),
         request.expires_in_days,
+        request.max_estimated_bytes,
     )
     made, value = await api_tokens.create(username, new, by=user.username)
     return json_response(wire.NewApiTokenResponse(status=0, token=_token_body(made), value=value))

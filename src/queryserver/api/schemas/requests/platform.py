@@ -227,6 +227,13 @@ class NewApiTokenRequest(Fields):
     name: Annotated[Text, Field(description="Name, 1 to 100 characters, unique among the user's tokens.")]
     scopes: ScopeNames
     connectors: ConnectorReferences = None
+    max_estimated_bytes: Annotated[
+        Annotated[int, Integer(1)] | None,
+        Field(
+            description="Statements with the token are not run if the data source expects that they read more bytes; by"
+            " default, the token has no limit of its own. Not allowed with the scope `admin`."
+        ),
+    ] = None
     expires_in_days: Annotated[
         Annotated[int, Integer(1)] | None,
         Field(
@@ -296,6 +303,14 @@ class UserAutocompleteParameters(Fields):
     extend_user: Flag = False
     include_myself: Flag = False
     only_mygroups: Flag = False
+
+
+class BudgetParameters(Fields):
+    username: Annotated[OptionalText, Field(description=_OTHER_USER)] = None
+
+
+class BudgetsParameters(Fields):
+    limit: Annotated[int, PageSize(MAX_ENTRIES), Field(description="Maximum number of users.")] = 20
 
 
 class PreferencesRequest(Fields):

@@ -45,6 +45,7 @@ from queryserver.catalog.plans import PlanRequest, StatementPlan
 from queryserver.connectors.registry import Connectors
 from queryserver.documents.documents import Documents
 from queryserver.documents.model import Runnable
+from queryserver.engines.estimates import CostEstimate
 from queryserver.engines.protocol import Credentials
 from queryserver.exports.build import ExportServices
 from queryserver.identity.limits import Streams, StreamSlot
@@ -403,7 +404,15 @@ async def _explain_response(http: Request, explaining: Coroutine[Any, Any, State
     explained = await while_connected(http, explaining)
     refusal = explained.refusal
     if refusal is None:
-        return json_response(wire.ExplainResponse(status=0, explanation=explained.plan, statement=explained.statement))
+        estimate = explained.estimate or CostEstimate()
+        shown = wire.ExplainResponse(
+            status=0,
+            explanation=explained.plan,
+            statement=explained.statement,
+            estimated_bytes=estimate.scanned_bytes,
+            estimated_cost=estimate.cost,
+        )
+        return json_response(shown)
     return json_response(
         wire.ExplainFailure(
             status=1,

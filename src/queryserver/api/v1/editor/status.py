@@ -72,6 +72,8 @@ def query_status(status: StatementStatus) -> wire.QueryStatus:
         expires_at=responses.utc_text(status.expires_at) if state is StatementState.AVAILABLE else None,
         statements=[_script_statement(part) for part in status.parts] if status.runs_all else None,
         **reuse_fields(status),
+        estimated_bytes=status.estimated_bytes,
+        scanned_bytes=status.scanned_bytes,
     )
 
 
@@ -96,6 +98,8 @@ def _script_statement(part: StatementPart) -> wire.ScriptStatement:
         started=responses.utc_text(times.started),
         ended=responses.utc_text(times.ended),
         elapsed_ms=times.elapsed // _MILLISECOND,
+        estimated_bytes=part.estimated_bytes,
+        scanned_bytes=part.scanned_bytes,
     )
 
 
