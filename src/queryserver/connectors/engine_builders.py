@@ -252,6 +252,7 @@ def _hiveserver2(connector: Connector, builder: EngineBuilder) -> Engine:
         session_conf=MappingProxyType(dict(opts.session_conf)),
         query_timeout_s=opts.query_timeout_s,
         session_timeout_s=opts.session_timeout_s,
+        tags_statements=opts.statement_tags,
         limits=Limits(connect_s=opts.connect_timeout_s),
         cell_max_bytes=builder.cell_max_bytes,
         rules=builder.addresses,

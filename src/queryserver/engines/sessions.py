@@ -528,6 +528,13 @@ async def run(
     Raises EngineError if the engine refuses or cancels the statement.
     """
     handle = await session.submit(statement)
+    return await answer(session, handle, max_rows=max_rows, max_bytes=max_bytes)
+
+
+async def answer(
+    session: protocol.EngineSession, handle: protocol.OperationHandle, *, max_rows: int, max_bytes: int = _MAX_BYTES
+) -> Answer:
+    """Read the first rows of a submitted statement up to about `max_bytes`, and close the statement, as `run` does."""
     async with submitted(session, handle):
         status = await final_status(session, handle)
         if status.state is not protocol.OperationState.FINISHED:

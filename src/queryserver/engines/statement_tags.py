@@ -8,9 +8,15 @@ import re
 from urllib.parse import quote
 
 from queryserver.engines.protocol import StatementContext
+from queryserver.sql.scanner import first_keyword
 
+MAX_TAG_BYTES = 200
+"""The length of a tag for engines that set no limit."""
 _MAX_VALUE_BYTES = 120
 """The longest value in a comment, before its encoding. A `traceparent` has 55 bytes, an operation id has 36."""
+_COMMENTED_KEYWORDS = frozenset(
+    {"SELECT", "WITH", "VALUES", "TABLE", "FROM", "INSERT", "CREATE", "UPDATE", "DELETE", "MERGE"}
+)
 _UNSAFE = re.compile(r"[^\w.@+/:-]", re.ASCII)
 """Characters of a short tag that are replaced. Several of them have a meaning in SQL, in logs or in filters."""
 
@@ -28,6 +34,18 @@ def leading_comment(context: StatementContext) -> str:
         traceparent=context.traceparent,
         user=context.user,
     )
+
+
+def trailing_comment(text: str, dialect: str, context: StatementContext) -> str:
+    """Return the comment of `leading_comment` in the form that may follow the text, or an empty text.
+
+    After the text, a comment moves no error position and no hint. Commands such as SET and ADD JAR get none, because
+    it would become part of their values.
+    """
+    comment = leading_comment(context).rstrip()
+    if not comment or first_keyword(text, dialect) not in _COMMENTED_KEYWORDS:
+        return ""
+    return ("\n" if "--" in text.rpartition("\n")[2] else " ") + comment
 
 
 def trace_comment(context: StatementContext) -> str:

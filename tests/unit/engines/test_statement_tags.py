@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queryserver.engines.protocol import NO_CONTEXT, StatementContext
-from queryserver.engines.statement_tags import leading_comment, short_tag, trace_comment
+from queryserver.engines.statement_tags import leading_comment, short_tag, trace_comment, trailing_comment
 from queryserver.sql.markers import BoundStatement, StatementParameters
 from queryserver.sql.parameters import read_parameters
 from queryserver.sql.scanner import first_keyword
@@ -111,3 +111,23 @@ def test_short_tag_never_exceeds_its_limit(context: StatementContext, max_bytes:
     tag = short_tag(context, max_bytes)
     assert len(tag.encode()) <= max_bytes
     assert re.fullmatch(r"[A-Za-z0-9_.@+/:= -]*", tag)
+
+
+@pytest.mark.parametrize(
+    ("text", "separator"),
+    [
+        ("SELECT 1", " "),
+        ("-- first\nSELECT 1", " "),
+        ("INSERT INTO t SELECT '--'", "\n"),
+        ("SELECT 1 -- last", "\n"),
+        ("/* SET */ WITH a AS (SELECT 1) SELECT * FROM a", " "),
+        ("SET x = 1", None),
+        ("ADD JAR /x.jar", None),
+        ("USE shop", None),
+        ("", None),
+    ],
+)
+def test_trailing_comment_follows_queries_and_changes_only(text: str, separator: str | None):
+    expected = "" if separator is None else separator + leading_comment(CONTEXT).rstrip()
+    assert trailing_comment(text, "sparksql", CONTEXT) == expected
+    assert trailing_comment(text, "sparksql", StatementContext()) == ""

@@ -8,11 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from typing import cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from queryserver import errors
 from queryserver.engines.connections import ConnectionPool, Retries, connect_first
+from queryserver.engines.estimates import CostEstimate
 from queryserver.engines.hiveserver2 import messages, structs
 from queryserver.engines.hiveserver2.catalog import HiveFamilyCatalog
 from queryserver.engines.hiveserver2.catalog_variants import HiveCatalog, ImpalaCatalog, SparkCatalog
@@ -25,15 +27,19 @@ from queryserver.engines.hiveserver2.errors import (
     ServerRefused,
     call_errors,
 )
+from queryserver.engines.hiveserver2.estimates import MAX_PLAN_BYTES, MAX_PLAN_ROWS
 from queryserver.engines.hiveserver2.loader import LOADER_DIALECTS, Hs2Loader
 from queryserver.engines.hiveserver2.operation import Hs2Operation
 from queryserver.engines.hiveserver2.variants import Hs2Address, Hs2Login, Hs2Variant, Mechanism, Member
 from queryserver.engines.protocol import Catalog, EngineSession, OperationHandle, SessionOptions, StatementContext
-from queryserver.engines.sessions import OperationSession
+from queryserver.engines.sessions import OperationSession, answer
+from queryserver.engines.statement_tags import MAX_TAG_BYTES, short_tag, trailing_comment
 from queryserver.identity.model import User
 from queryserver.platform.threads import Tasks
+from queryserver.sql.classification import read_only_refusal
 from queryserver.sql.markers import BoundStatement
 from queryserver.sql.parameters import NO_PARAMETERS
+from queryserver.sql.statements import is_short
 
 _DATABASE_KEY = "use:database"
 _SETTING_NAME = re.compile(r"[A-Za-z_][\w.\-]{0,200}", re.ASCII)
@@ -86,12 +92,21 @@ class Hs2Session(OperationSession[Hs2Operation]):
     gone = "The engine session no longer exists; the statement was not started."
     unknown = EXPIRED
 
-    def __init__(self, wire: Wire, handle: structs.TSessionHandle, member: Member, variant: Hs2Variant) -> None:
+    def __init__(
+        self,
+        wire: Wire,
+        handle: structs.TSessionHandle,
+        member: Member,
+        variant: Hs2Variant,
+        *,
+        tags_statements: bool = True,
+    ) -> None:
         super().__init__()
         self._wire = wire
         self.handle = handle
         self._member = member
         self._variant = variant
+        self._tags_statements = tags_statements
         self._lost = False
         self._is_detached = False
         self.is_left_open = False  # the session could not be closed because the server was unreachable
@@ -136,17 +151,49 @@ class Hs2Session(OperationSession[Hs2Operation]):
             raise errors.StatementRejected("This engine does not support statement parameters.")
         return statement.render(self._variant.literals.write)
 
-    async def _start(self, statement: str | BoundStatement, context: StatementContext) -> Hs2Operation:  # noqa: ARG002 the engine has no use for it yet
-        if isinstance(statement, BoundStatement):
-            statement = self.written(statement)
+    async def estimate(self, statement: str | BoundStatement) -> CostEstimate | None:
+        explain = self._variant.explain
+        if explain is None:
+            return None
+        text = self.written(statement) if isinstance(statement, BoundStatement) else statement
+        explained = explain.of(text, self._variant.dialect)
+        if explained is None:
+            return None
+        await self._close_operation()
+        handle = self.follow(await self._execute(explained, explain.conf_overlay))
+        plan = await answer(self, handle, max_rows=MAX_PLAN_ROWS, max_bytes=MAX_PLAN_BYTES)
+        lines = [line for batch in plan.rows for line in cast("list[str | None]", batch.column(0).to_pylist())]
+        return explain.read("\n".join(filter(None, lines)))
+
+    async def _start(self, statement: str | BoundStatement, context: StatementContext) -> Hs2Operation:
+        if context.read_only:
+            await self._check_reads(statement if isinstance(statement, str) else statement.statement)
+        text = self.written(statement) if isinstance(statement, BoundStatement) else statement
+        variant, overlay, comment = self._variant, dict(self._variant.conf_overlay or {}), ""
+        if self._tags_statements:
+            if variant.tag_setting and (tag := short_tag(context, MAX_TAG_BYTES)):
+                overlay[variant.tag_setting] = tag
+            if variant.tags_by_comment:
+                comment = trailing_comment(text, variant.dialect, context)
+        return await self._execute(text, overlay, comment)
+
+    async def _check_reads(self, text: str) -> None:
+        """Raise StatementRejected unless the text is known to read, because these servers have no read-only mode."""
+        rule = "The statement must only read"
+        refusal = partial(read_only_refusal, text, self._variant.dialect, strict=True, rule=rule)
+        if found := refusal() if is_short(text) else await asyncio.to_thread(refusal):
+            raise errors.StatementRejected(found)
+
+    async def _execute(self, text: str, conf_overlay: Mapping[str, str], comment: str = "") -> Hs2Operation:
+        """Start a statement, followed by `comment`, which errors do not quote."""
         request = structs.TExecuteStatementReq(
             session_handle=self.handle,
-            statement=statement,
-            conf_overlay=dict(self._variant.conf_overlay) if self._variant.conf_overlay else None,
+            statement=text + comment,
+            conf_overlay=dict(conf_overlay) or None,
             run_async=True,
         )
         try:
-            with call_errors(Purpose.SUBMIT):
+            with call_errors(Purpose.SUBMIT, hidden=comment):
                 reply = await self._wire.call_opener(
                     messages.EXECUTE_STATEMENT, request, limit_s=self._wire.limits.execute_s
                 )
@@ -155,7 +202,7 @@ class Hs2Session(OperationSession[Hs2Operation]):
             raise
         if reply.operation_handle is None:
             raise errors.StatementRejected("The engine accepted the statement but returned no operation handle.")
-        return Hs2Operation(self._wire, self.handle, reply.operation_handle, self._variant)
+        return Hs2Operation(self._wire, self.handle, reply.operation_handle, self._variant, hidden=comment)
 
     def _token(self, operation: Hs2Operation) -> str:
         session, statement = self.handle.session_id, operation.handle.operation_id
@@ -255,7 +302,8 @@ class Hs2Engine:
 
         async def open_session() -> Hs2Session:
             handle = await _open_session(connection, self._address, self._variant, user, options)
-            return Hs2Session(wire, handle, login.member, self._variant)
+            tags = self._address.tags_statements
+            return Hs2Session(wire, handle, login.member, self._variant, tags_statements=tags)
 
         opening = asyncio.create_task(open_session(), name="open session")
         try:
@@ -286,7 +334,8 @@ class Hs2Engine:
             request = structs.TGetOperationStatusReq(operation_handle=resumed.operation_handle)
             with call_errors(Purpose.FOLLOW):  # OutcomeUnknown if the server no longer knows the operation
                 await wire.call_with_retries(messages.GET_OPERATION_STATUS, request, limit_s=wire.limits.status_s)
-            session = Hs2Session(wire, resumed.session_handle, member, self._variant)
+            tags = self._address.tags_statements
+            session = Hs2Session(wire, resumed.session_handle, member, self._variant, tags_statements=tags)
             yield session, session.adopt(resumed.operation_handle, rows_read=rows_read)
         finally:
             await asyncio.shield(self._background.start(self._leave(login, wire, session), name="leave session"))

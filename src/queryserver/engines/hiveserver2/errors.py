@@ -176,8 +176,11 @@ def connect_errors() -> Generator[None]:
 
 
 @contextmanager
-def call_errors(purpose: Purpose) -> Generator[None]:
-    """Translate call failures into domain errors, depending on the call's purpose."""
+def call_errors(purpose: Purpose, *, hidden: str = "") -> Generator[None]:
+    """Translate call failures into domain errors, depending on the call's purpose.
+
+    `hidden` is removed from messages of the server: text that this service has added to the statement.
+    """
     try:
         yield
     except ConnectionLost as error:
@@ -189,11 +192,15 @@ def call_errors(purpose: Purpose) -> Generator[None]:
     except LoginRefused as error:
         raise errors.CredentialsRequired(clean_message(str(error)) or "The data source rejected the login.") from error
     except ServerRefused as error:
-        raise domain_error(str(error), purpose, error.status.status_code) from error
+        raise domain_error(without(hidden, str(error)), purpose, error.status.status_code) from error
     except ServerException as error:
-        raise domain_error(clean_message(error.message), purpose) from error
+        raise domain_error(without(hidden, clean_message(error.message)), purpose) from error
     except ReplyTooLarge as error:
         raise errors.OutcomeUnknown(f"The engine's response is too large: {error.size} bytes.") from error
+
+
+def without(hidden: str, message: str) -> str:
+    return message.replace(hidden, "") if hidden else message
 
 
 def domain_error(message: str, purpose: Purpose, code: int = TStatusCode.ERROR) -> errors.EngineError:

@@ -19,6 +19,7 @@ from queryserver.engines.hiveserver2.errors import (
     call_errors,
     clean_message,
     domain_error,
+    without,
 )
 from queryserver.engines.hiveserver2.fetcher import Fetcher, log_lines, wire_column
 from queryserver.engines.hiveserver2.variants import Hs2Variant
@@ -152,7 +153,8 @@ CANCELED = "The statement was canceled."
 class Hs2Operation:
     """Polls a statement's status in a background task, so that reading the status requires no server call.
 
-    If another process started the statement, `rows_read` is the number of rows that it has already read.
+    If another process started the statement, `rows_read` is the number of rows that it has already read. `hidden` is
+    text that was added to the statement and that errors must not quote.
     """
 
     def __init__(
@@ -163,12 +165,14 @@ class Hs2Operation:
         variant: Hs2Variant,
         *,
         rows_read: int | None = None,
+        hidden: str = "",
     ) -> None:
         self._wire = wire
         self._session = session
         self.handle = handle
         self._request = structs.TOperationReq(operation_handle=handle)
         self._variant = variant
+        self._hidden = hidden
         self._fetcher = Fetcher(
             wire,
             handle,
@@ -324,7 +328,7 @@ class Hs2Operation:
 
     async def _end(self, reply: structs.TGetOperationStatusResp) -> None:
         state = reply.operation_state
-        message = clean_message(reply.error_message or "")
+        message = without(self._hidden, clean_message(reply.error_message or ""))
         if state == structs.TOperationState.FINISHED:
             self._status = await self._finished(reply)
         elif state == structs.TOperationState.TIMEDOUT:

@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from queryserver.engines.catalog_queries import backquoted
 from queryserver.engines.connections import RETRY_S
+from queryserver.engines.hiveserver2.estimates import HIVE_EXPLAIN, IMPALA_EXPLAIN, SPARK_EXPLAIN, ExplainStatement
 from queryserver.engines.protocol import EngineCapabilities, SessionOptions
 from queryserver.errors.statements import CredentialsRequired
 from queryserver.formats.arrow import ROW_SIZE_FACTOR
@@ -38,6 +39,9 @@ class Hs2Variant:
     row_retention_setting: tuple[str, frozenset[str]] | None = None
     timeout_keys: tuple[str, str] | None = None  # session options for the query timeout and the idle session timeout
     capabilities: EngineCapabilities = field(default_factory=EngineCapabilities)
+    tag_setting: str | None = None  # option of a statement that the server shows in its own views
+    tags_by_comment: bool = False  # the server ignores options of statements and shows only the text
+    explain: ExplainStatement | None = None  # returns the sizes of the tables that a statement reads
 
     literals: Literals | None = None
     """Writes parameters as literals; None if parameters are not supported."""
@@ -50,13 +54,17 @@ HIVE = Hs2Variant(
     dialect="hive",
     setting_prefix="set:hiveconf:",
     row_retention_setting=("hive.fetch.task.caching", frozenset({"true"})),
-    capabilities=EngineCapabilities(reports_progress=True),
+    capabilities=EngineCapabilities(reports_progress=True, estimates_bytes=True),
+    # The name of the DAG in the logs of HiveServer2, in Tez's page and in YARN. Hive permits it in every mode.
+    tag_setting="hive.query.name",
+    explain=HIVE_EXPLAIN,
     literals=literals.HIVE,
 )
 HPLSQL = replace(
     HIVE,
     dialect="hplsql",
     literals=None,
+    explain=None,
     session_conf=MappingProxyType({"set:hivevar:mode": "HPLSQL"}),
     capabilities=EngineCapabilities(can_explain=False, reports_progress=True),
 )
@@ -68,11 +76,14 @@ SPARKSQL = Hs2Variant(
     empty_result_column="Result",
     # With incremental collection, a repeated fetch recomputes the rows, possibly in a different order.
     row_retention_setting=("spark.sql.thriftServer.incrementalCollect", frozenset({"false", "<undefined>"})),
+    tags_by_comment=True,
+    explain=SPARK_EXPLAIN,
     # If Spark rejects a statement, EXPLAIN returns the error instead of a plan.
     capabilities=EngineCapabilities(
+        estimates_bytes=True,
         explain_failure=re.compile(
             r"\A(?:== Physical Plan ==\s+(?:[\w$]+\.)+[\w$]*Exception: |Error occurred during query planning:\s)"
-        )
+        ),
     ),
 )
 IMPALA = Hs2Variant(
@@ -86,8 +97,11 @@ IMPALA = Hs2Variant(
     progress_by_summary=True,
     has_reliable_more_rows=True,
     timeout_keys=("QUERY_TIMEOUT_S", "IDLE_SESSION_TIMEOUT"),
+    # Impala 3.1 and later show it in the profile and on the page of the query.
+    tag_setting="CLIENT_IDENTIFIER",
+    explain=IMPALA_EXPLAIN,
     literals=literals.IMPALA,
-    capabilities=EngineCapabilities(reports_progress=True),
+    capabilities=EngineCapabilities(reports_progress=True, estimates_bytes=True),
 )
 
 VARIANTS: Mapping[str, Hs2Variant] = MappingProxyType({one.dialect: one for one in (HIVE, HPLSQL, SPARKSQL, IMPALA)})
@@ -174,6 +188,7 @@ class Hs2Address:
     session_conf: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     query_timeout_s: int = 0
     session_timeout_s: int = 0
+    tags_statements: bool = True  # statements carry their user and operation
     limits: Limits = Limits()
     cell_max_bytes: int = CELL_BYTES  # maximum size of a result value
     rules: AddressRules = field(default_factory=AddressRules)
