@@ -4,19 +4,22 @@ published.
 
 import datetime as dt
 from collections.abc import AsyncGenerator, Generator, Mapping
+from dataclasses import replace
 from decimal import Decimal
 from typing import ClassVar
 
 import pytest
-from tests.contract.engine_contract import EngineContract
-from tests.contract.engine_driving import operation
+from tests.contract.engine_contract import NO_OPTIONS, USER, EngineContract
+from tests.contract.engine_driving import operation, run
 from tests.contract.engine_facts import Change, EngineFacts, SessionState, TypeFact
 from tests.engines.scripted_hs2.process import ScriptedProcess, scripted_process
 from tests.ports import free_port
 
+from queryserver.engines.estimates import CostEstimate, EstimatingSession
 from queryserver.engines.hiveserver2.engine import Hs2Engine
 from queryserver.engines.hiveserver2.variants import IMPALA, Hs2Address, Mechanism, Member
-from queryserver.engines.protocol import Engine, EngineSession
+from queryserver.engines.protocol import Engine, EngineSession, SessionOptions, StatementContext
+from queryserver.errors.statements import StatementRejected
 from queryserver.formats.arrow import ResultType
 
 
@@ -127,3 +130,65 @@ class TestImpala(ScriptedImpala, EngineContract):
             seen = {(await session.poll(handle, wait_s=0.2)).progress for _ in range(5)}
             assert 50 in seen
             assert seen <= {0, 50}
+
+
+class TestImpalaContext(ScriptedImpala):
+    """What each statement sends in addition to its text."""
+
+    @pytest.fixture
+    async def session(self, engine: Engine) -> AsyncGenerator[EngineSession]:
+        async with engine.session(USER, NO_OPTIONS) as session:
+            yield session
+
+    async def options(self, session: EngineSession, context: StatementContext) -> dict[str, str]:
+        """Return the options of a running statement, as the server's page shows them."""
+        handle = await session.submit("SELECT SLEEP(3000)", context)
+        (query,) = await self.peer_now.queries()
+        await session.cancel(handle)
+        await session.close(handle)
+        assert query["stmt"] == "SELECT SLEEP(3000)"
+        return query["options"]
+
+    async def test_page_of_the_server_names_user_and_operation(self, session: EngineSession) -> None:
+        context = StatementContext(user="ana", operation_id="0b5f6a2e", connector="lake")
+        assert await self.options(session, context) == {"CLIENT_IDENTIFIER": "op=0b5f6a2e user=ana connector=lake"}
+        assert await self.options(session, StatementContext()) == {}
+
+    async def test_names_are_not_sent_if_that_is_switched_off(self, peer: ScriptedProcess) -> None:
+        self.peer_now = peer
+        engine = Hs2Engine(replace(address(peer.port), tags_statements=False), IMPALA)
+        async with engine.session(USER, NO_OPTIONS) as session:
+            assert await self.options(session, StatementContext(user="ana", operation_id="0b5f6a2e")) == {}
+        await engine.close()
+
+    @pytest.mark.parametrize(
+        ("own", "sent"),
+        [
+            ({}, "5000"),
+            ({"scan_bytes_limit": "1kb"}, "1024"),
+            ({"SCAN_BYTES_LIMIT": "1g"}, "5000"),
+            ({"SCAN_BYTES_LIMIT": "0"}, "5000"),
+        ],
+    )
+    async def test_lower_limit_on_bytes_applies(self, engine: Engine, own: dict[str, str], sent: str) -> None:
+        async with engine.session(USER, SessionOptions(settings=own)) as session:
+            options = await self.options(session, StatementContext(max_scanned_bytes=5000))
+        assert options == {"SCAN_BYTES_LIMIT": sent}
+
+    async def test_estimate_is_the_size_of_the_files_at_any_explain_level(self, session: EngineSession) -> None:
+        await run(session, "CREATE TABLE sized (a int)")
+        await run(session, "SET EXPLAIN_LEVEL=0")
+        assert isinstance(session, EstimatingSession)
+        assert await session.estimate("SELECT a FROM sized") == CostEstimate(scanned_bytes=1536)
+        assert await session.estimate("SELECT 1") == CostEstimate(scanned_bytes=0)
+        assert await session.estimate("COMPUTE STATS sized") is None
+        with pytest.raises(StatementRejected):
+            await session.estimate("SELECT a FROM missing")
+        assert (await run(session, "SELECT count(*) FROM sized")).rows == [(0,)]
+
+    async def test_adapter_itself_refuses_what_is_not_known_to_read(self, session: EngineSession) -> None:
+        read_only = StatementContext(read_only=True)
+        for text in ("INVALIDATE METADATA", "WITH a AS (SELECT 1) UPSERT INTO t SELECT * FROM a"):
+            with pytest.raises(StatementRejected, match="must only read"):
+                await session.submit(text, read_only)
+        await session.close(await session.submit("SELECT 1 AS comment", read_only))

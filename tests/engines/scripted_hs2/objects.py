@@ -19,6 +19,9 @@ QUERY_OPTIONS: Mapping[str, str] = {
     "EXEC_TIME_LIMIT_S": "0",
     "NUM_NODES": "0",
     "BATCH_SIZE": "0",
+    "CLIENT_IDENTIFIER": "",
+    "EXPLAIN_LEVEL": "1",
+    "SCAN_BYTES_LIMIT": "0",
 }
 _TYPES = {
     "INTEGER": "int", "BIGINT": "bigint", "SMALLINT": "smallint", "TINYINT": "tinyint", "VARCHAR": "string",

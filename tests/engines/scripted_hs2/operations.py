@@ -21,6 +21,7 @@ class Operation:
     plan: Plan
     session: bytes
     statement: str
+    options: Mapping[str, str]
     guid: bytes = field(default_factory=lambda: os.urandom(16))
     state: int = RUNNING
     error: str = ""

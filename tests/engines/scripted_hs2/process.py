@@ -6,6 +6,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -22,9 +23,13 @@ class ScriptedProcess:
 
     async def queries_in_flight(self) -> int:
         """Return the number of running queries, read from the server's page."""
+        return len(await self.queries())
+
+    async def queries(self) -> list[dict[str, Any]]:
+        """Return the text and the options of each running query, as the server's page shows them."""
         async with httpx.AsyncClient(trust_env=False) as client:
             page = await client.get(f"http://127.0.0.1:{self.page_port}/queries?json")
-        return len(page.json()["in_flight_queries"])
+        return page.json()["in_flight_queries"]
 
 
 @contextmanager

@@ -165,7 +165,11 @@ class ScriptedServer:
     async def _serve_page(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve those fields of Impala's `/queries?json` page that tests read."""
         await reader.readuntil(b"\r\n\r\n")
-        flying = [{"stmt": one.statement} for one in self.service.operations.values() if one.is_in_flight]
+        flying = [
+            {"stmt": one.statement, "options": dict(one.options)}
+            for one in self.service.operations.values()
+            if one.is_in_flight
+        ]
         body = json.dumps({"in_flight_queries": flying}).encode()
         writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         await writer.drain()

@@ -108,12 +108,17 @@ class Service:
 
     async def _ExecuteStatement(self, peer: Peer, request: Fields) -> Fields:  # noqa: N802
         session = self._session(request)
-        cache = request.get("confOverlay", {}).get("impala.resultset.cache.size", "0")
+        options = {**request.get("confOverlay", {})}
+        cache = options.pop("impala.resultset.cache.size", "0")
         if not cache.lstrip("-").isdigit():
             raise StatementRefusal(f"Invalid value '{cache}' for 'impala.resultset.cache.size' option.")
+        for name in options:
+            if name not in QUERY_OPTIONS:
+                raise StatementRefusal(f"Invalid query option: {name}")
         self.warehouse.database(session.context.database)
+        session.context.statement_options = options
         planned = await asyncio.to_thread(plan, session.context, request["statement"])
-        operation = Operation(planned, session.guid, request["statement"], kept_rows=int(cache))
+        operation = Operation(planned, session.guid, request["statement"], options, kept_rows=int(cache))
         self.operations[operation.guid] = operation
         operation.start()
         identifier = {"guid": operation.guid, "secret": session.secret}

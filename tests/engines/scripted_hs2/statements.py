@@ -15,6 +15,7 @@ _SLEEP = re.compile(r"\s*SELECT\s+SLEEP\((\d+)\)\s*", re.IGNORECASE)
 _WORD = re.compile(r"[a-z]+(?: (?:extended|formatted|column|database|functions|table|view))*", re.IGNORECASE)
 _MISSING = re.compile(r"Table with name (\S+) does not exist")
 _LENGTHS = re.compile(r"\bAS ((?:VAR)?CHAR\(\d+\))\s*\)", re.IGNORECASE)
+_SCANNED = re.compile(r"\b(?:from|join) (\w+)", re.IGNORECASE)
 _CHANGES = ("insert", "update", "delete", "upsert")
 
 
@@ -39,6 +40,8 @@ class Context:
     warehouse: Warehouse
     database: str = "default"
     options: dict[str, str] = field(default_factory=dict)
+    statement_options: dict[str, str] = field(default_factory=dict)
+    """The options of the current statement only (`confOverlay`)."""
     cursors: list[duckdb.DuckDBPyConnection] = field(default_factory=list)
 
 
@@ -84,7 +87,11 @@ def _current_database(context: Context, match: re.Match[str]) -> Plan:
 def _explain(context: Context, match: re.Match[str]) -> Plan:
     inner = for_duckdb(match.group(1))
     _run(context, f"EXPLAIN {inner}").close()
-    lines = ("Max Per-Host Resource Reservation: Memory=0B Threads=1", "", "PLAN-ROOT SINK", "|", "00:UNION")
+    lines = ["Max Per-Host Resource Reservation: Memory=0B Threads=1", "", "PLAN-ROOT SINK", "|"]
+    options = {**objects.QUERY_OPTIONS, **context.options, **context.statement_options}
+    for number, table in enumerate(_SCANNED.findall(inner)):
+        lines.append(f"{number:02}:SCAN HDFS [{context.database}.{table}]")
+        lines += ["   HDFS partitions=1/1 files=1 size=1.50KB"] * (options["EXPLAIN_LEVEL"] != "0")
     return Plan([("Explain String", TEXT)], [(line,) for line in lines])
 
 

@@ -100,6 +100,7 @@ class Hs2Session(OperationSession[Hs2Operation]):
         variant: Hs2Variant,
         *,
         tags_statements: bool = True,
+        scan_limit: int | None = None,
     ) -> None:
         super().__init__()
         self._wire = wire
@@ -107,6 +108,7 @@ class Hs2Session(OperationSession[Hs2Operation]):
         self._member = member
         self._variant = variant
         self._tags_statements = tags_statements
+        self._scan_limit = scan_limit
         self._lost = False
         self._is_detached = False
         self.is_left_open = False  # the session could not be closed because the server was unreachable
@@ -175,6 +177,9 @@ class Hs2Session(OperationSession[Hs2Operation]):
                 overlay[variant.tag_setting] = tag
             if variant.tags_by_comment:
                 comment = trailing_comment(text, variant.dialect, context)
+        if variant.scan_limit_setting and context.max_scanned_bytes is not None:
+            most = min(context.max_scanned_bytes, self._scan_limit or context.max_scanned_bytes)
+            overlay[variant.scan_limit_setting] = str(max(most, 1))  # 0 is no limit
         return await self._execute(text, overlay, comment)
 
     async def _check_reads(self, text: str) -> None:
@@ -302,8 +307,7 @@ class Hs2Engine:
 
         async def open_session() -> Hs2Session:
             handle = await _open_session(connection, self._address, self._variant, user, options)
-            tags = self._address.tags_statements
-            return Hs2Session(wire, handle, login.member, self._variant, tags_statements=tags)
+            return self._new_session(wire, handle, login.member, options)
 
         opening = asyncio.create_task(open_session(), name="open session")
         try:
@@ -334,8 +338,7 @@ class Hs2Engine:
             request = structs.TGetOperationStatusReq(operation_handle=resumed.operation_handle)
             with call_errors(Purpose.FOLLOW):  # OutcomeUnknown if the server no longer knows the operation
                 await wire.call_with_retries(messages.GET_OPERATION_STATUS, request, limit_s=wire.limits.status_s)
-            tags = self._address.tags_statements
-            session = Hs2Session(wire, resumed.session_handle, member, self._variant, tags_statements=tags)
+            session = self._new_session(wire, resumed.session_handle, member, options)
             yield session, session.adopt(resumed.operation_handle, rows_read=rows_read)
         finally:
             await asyncio.shield(self._background.start(self._leave(login, wire, session), name="leave session"))
@@ -374,6 +377,19 @@ class Hs2Engine:
         await self._closing_later.aclose()
         await self._pool.close()
         self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _new_session(
+        self, wire: Wire, handle: structs.TSessionHandle, member: Member, options: SessionOptions
+    ) -> Hs2Session:
+        address, variant = self._address, self._variant
+        return Hs2Session(
+            wire,
+            handle,
+            member,
+            variant,
+            tags_statements=address.tags_statements,
+            scan_limit=address.scan_limit(variant, options),
+        )
 
     async def _connect(self, user: User, options: SessionOptions) -> tuple[Hs2Login, Hs2Connection]:
         """Connect to a reachable member, starting with the next one in rotation."""

@@ -41,6 +41,7 @@ class Hs2Variant:
     capabilities: EngineCapabilities = field(default_factory=EngineCapabilities)
     tag_setting: str | None = None  # option of a statement that the server shows in its own views
     tags_by_comment: bool = False  # the server ignores options of statements and shows only the text
+    scan_limit_setting: str | None = None  # option of a statement that limits the bytes that it reads
     explain: ExplainStatement | None = None  # returns the sizes of the tables that a statement reads
 
     literals: Literals | None = None
@@ -99,6 +100,7 @@ IMPALA = Hs2Variant(
     timeout_keys=("QUERY_TIMEOUT_S", "IDLE_SESSION_TIMEOUT"),
     # Impala 3.1 and later show it in the profile and on the page of the query.
     tag_setting="CLIENT_IDENTIFIER",
+    scan_limit_setting="SCAN_BYTES_LIMIT",
     explain=IMPALA_EXPLAIN,
     literals=literals.IMPALA,
     capabilities=EngineCapabilities(reports_progress=True, estimates_bytes=True),
@@ -108,6 +110,13 @@ VARIANTS: Mapping[str, Hs2Variant] = MappingProxyType({one.dialect: one for one 
 
 
 CELL_BYTES = 16 * 1024 * 1024
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)b?", re.IGNORECASE)
+
+
+def size_bytes(value: str) -> int | None:
+    """Return a size as Impala writes it, such as `1000`, `1.5g` or `2GB`; None for other texts and for 0, no limit."""
+    match = _SIZE.fullmatch(value.strip())
+    return int(float(match[1]) * 1024 ** " kmgtp".index(match[2].lower() or " ")) or None if match else None
 
 
 class Mechanism(StrEnum):
@@ -197,6 +206,12 @@ class Hs2Address:
     def reply_max_bytes(self) -> int:
         """Maximum size of a reply: the largest row, plus an allowance for batches of many small rows."""
         return max(ROW_SIZE_FACTOR * self.cell_max_bytes, 16 * 1024 * 1024) + 8 * 1024 * 1024
+
+    def scan_limit(self, variant: Hs2Variant, options: SessionOptions) -> int | None:
+        """Return the limit on bytes that the session's own options set for each of its statements, if any."""
+        name = (variant.scan_limit_setting or "").lower()
+        chosen = {key.lower(): value for key, value in {**self.session_conf, **options.settings}.items()}
+        return size_bytes(chosen.get(name, ""))
 
     @property
     def wants_credentials(self) -> bool:
