@@ -469,7 +469,7 @@ class Hs2Options(Options):
     """Whether close_session closes the session's results. `[beeswax]` or `[impala]` sets the default."""
     session_conf: Pairs = Field(default_factory=dict[str, str])
     """`name=value;name=value`, with names allowed by `desktop.connector_policy.session_conf_allowed`."""
-    statement_tags: Flag = True
+    statement_tags: Annotated[Flag, UNLISTED] = True
     """Whether the engine's own views show operation, user and connector of a statement."""
     is_llap: Flag = False
     """Information only."""
