@@ -374,6 +374,7 @@ class RunningStatements:
             connector=assignment.connector,
             traceparent=assignment.traceparent or "",
             read_only=assignment.read_only or (connector is not None and connector.read_only),
+            max_scanned_bytes=assignment.max_estimated_bytes,
         )
 
     async def _leave(self, assignment: Assignment) -> None:

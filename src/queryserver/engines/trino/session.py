@@ -7,6 +7,7 @@ import json
 from contextlib import suppress
 from dataclasses import asdict
 
+from queryserver.engines.connections import cancel_tasks
 from queryserver.engines.estimates import CostEstimate
 from queryserver.engines.protocol import OperationHandle, StatementContext
 from queryserver.engines.sessions import OperationSession, run
@@ -125,10 +126,19 @@ class TrinoSession(OperationSession[TrinoOperation]):
                 " before a statement that must only read."
             )
         self._in_own_transaction = True
+        begin = asyncio.create_task(
+            self._coordinator.finish(f"{leading_comment(context)}START TRANSACTION READ ONLY", context),
+            name="trino start transaction",
+        )
         try:
-            await self._coordinator.finish(f"{leading_comment(context)}START TRANSACTION READ ONLY", context)
+            await asyncio.shield(begin)
         except OutcomeUnknown as error:  # at worst an empty transaction exists, which Trino ends when it is idle
             raise EngineUnavailable(error.message) from error
+        except asyncio.CancelledError:
+            # Without its id, the transaction could not be rolled back.
+            await asyncio.wait({begin}, timeout=self._coordinator.address.timeouts.stop_s)
+            await cancel_tasks(begin)
+            raise
 
     async def _end_reading(self) -> None:
         """End the statement's own transaction, unless the statement has ended it or another process will do so."""
