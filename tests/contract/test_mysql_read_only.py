@@ -1,11 +1,15 @@
 """Read-only statements on MariaDB: known ways around the read-only transactions of MySQL."""
 
+from dataclasses import replace
+
 import pytest
 from tests.contract.engine_contract import NO_OPTIONS, USER
 from tests.contract.engine_driving import run
 from tests.contract.mariadb_basis import MariadbBasis
 from tests.contract.read_only_contract import Bypass, ReadOnlyContract, ReadOnlyFacts
 from tests.contract.test_mysql_engine import FACTS, engine_on
+from tests.contract.test_sqlalchemy_engine import FACTS as SQLALCHEMY_FACTS
+from tests.contract.test_sqlalchemy_engine import engine_on as sqlalchemy_engine_on
 
 from queryserver.engines.protocol import Engine, EngineSession
 
@@ -102,28 +106,31 @@ BYPASSES = (
 )  # fmt: skip
 
 
+READ_ONLY_FACTS = ReadOnlyFacts(
+    setup=("CREATE TABLE {t} (a int) ENGINE = InnoDB", "INSERT INTO {t} VALUES (1), (2), (3)"),
+    probes=("SELECT a FROM {t} ORDER BY a", _OBJECTS),
+    bypasses=BYPASSES,
+    reads=(
+        "SELECT /*+ NO_ICP({t}) */ a FROM {t} WHERE a > 1",
+        "WITH x AS (SELECT a FROM {t}) SELECT count(*) FROM x",
+        "(SELECT 1) UNION (SELECT 2)",
+        "VALUES (1)",
+        "SHOW TABLES",
+        "SHOW CREATE TABLE {t}",
+        "DESCRIBE {t}",
+        "EXPLAIN SELECT * FROM {t}",
+        "# comment\n/* DELETE */ SELECT 'delete', now(), @@tx_read_only",
+    ),
+)
+
+
 @pytest.mark.engine("mariadb")
 class TestMariadbReadOnly(MariadbBasis, ReadOnlyContract):
     """MariaDB through asyncmy, as an administrator."""
 
     facts = FACTS
     engine_on = staticmethod(engine_on)
-    read_only = ReadOnlyFacts(
-        setup=("CREATE TABLE {t} (a int) ENGINE = InnoDB", "INSERT INTO {t} VALUES (1), (2), (3)"),
-        probes=("SELECT a FROM {t} ORDER BY a", _OBJECTS),
-        bypasses=BYPASSES,
-        reads=(
-            "SELECT /*+ NO_ICP({t}) */ a FROM {t} WHERE a > 1",
-            "WITH x AS (SELECT a FROM {t}) SELECT count(*) FROM x",
-            "(SELECT 1) UNION (SELECT 2)",
-            "VALUES (1)",
-            "SHOW TABLES",
-            "SHOW CREATE TABLE {t}",
-            "DESCRIBE {t}",
-            "EXPLAIN SELECT * FROM {t}",
-            "# comment\n/* DELETE */ SELECT 'delete', now(), @@tx_read_only",
-        ),
-    )
+    read_only = READ_ONLY_FACTS
 
     async def test_read_only_statement_is_refused_in_an_open_transaction(
         self, engine: Engine, session: EngineSession, filled: str
@@ -140,3 +147,16 @@ class TestMariadbReadOnly(MariadbBasis, ReadOnlyContract):
     async def test_warnings_of_read_only_statement_are_kept(self, session: EngineSession, engine: Engine) -> None:
         assert (await self.run_read_only(engine, session, "SELECT 1/0, CAST('x' AS signed)")).rows == [(None, 0)]
         assert (await self.run_read_only(engine, session, "SELECT 1")).rows == [(1,)]
+
+
+_BY_FUNCTIONS = frozenset({"function", "function_deletes", "function_sets_mode", "text_of_a_function"})
+"""What the text of a statement does not show: the effects of functions defined in the database."""
+
+
+@pytest.mark.engine("mariadb")
+class TestSqlalchemyReadOnly(MariadbBasis, ReadOnlyContract):
+    """PyMySQL, where the kind of a statement alone decides."""
+
+    facts = SQLALCHEMY_FACTS
+    engine_on = staticmethod(sqlalchemy_engine_on)
+    read_only = replace(READ_ONLY_FACTS, bypasses=tuple(one for one in BYPASSES if one.name not in _BY_FUNCTIONS))

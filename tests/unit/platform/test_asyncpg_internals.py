@@ -126,3 +126,48 @@ async def test_forgotten_statement_is_not_closed(connection: TappedConnection):
     names = {row["name"] for row in await last.fetch()}
     assert {"forgotten", "last"} <= names
     assert "closed" not in names
+
+
+async def test_command_sent_ahead_takes_effect_before_the_next_request(connection: TappedConnection):
+    connection.send_ahead("SET application_name = 'ahead'")
+    assert await connection.fetchval("SELECT current_setting('application_name')") == "ahead"
+    assert getattr(connection.get_settings(), "application_name") == "ahead"  # noqa: B009 asyncpg finds it by name
+
+
+async def test_reply_to_a_command_sent_ahead_is_skipped_before_a_tapped_request(connection: TappedConnection):
+    connection.send_ahead("SET application_name = 'ahead'")
+    with connection.tapped(Tap(connection.receiver)) as tap:
+        assert await connection.fetchval("SELECT 7") == 7
+    assert tap.received > 0
+    assert await connection.fetchval("SELECT current_setting('application_name')") == "ahead"
+
+
+async def test_reply_to_a_command_sent_ahead_may_arrive_in_pieces(connection: TappedConnection):
+    class Pieces(asyncio.Protocol):
+        """Passes each byte on alone, to the protocol that the connection has at that time."""
+
+        def __init__(self, skipped: asyncio.Protocol) -> None:
+            self._receiver = skipped
+
+        def data_received(self, data: bytes) -> None:
+            for place in range(len(data)):
+                self._receiver.data_received(data[place : place + 1])
+            connection.transport.set_protocol(connection.receiver)
+
+    connection.send_ahead("SET application_name = 'in pieces'")
+    skipped = connection.transport.get_protocol()
+    connection.transport.set_protocol(Pieces(skipped))  # type: ignore[arg-type]
+    await asyncio.sleep(0.2)
+    assert await connection.fetchval("SELECT current_setting('application_name')") == "in pieces"
+
+
+async def test_refused_command_sent_ahead_does_not_disturb_the_next_request(connection: TappedConnection):
+    transaction = connection.transaction()
+    await transaction.start()
+    with pytest.raises(asyncpg.DivisionByZeroError):
+        await connection.fetchval("SELECT 1/0")
+    connection.send_ahead("SET application_name = 'refused'")
+    with pytest.raises(asyncpg.InFailedSQLTransactionError):
+        await connection.fetchval("SELECT 1")
+    await transaction.rollback()
+    assert await connection.fetchval("SELECT 1") == 1
