@@ -521,13 +521,18 @@ class Answer:
 
 
 async def run(
-    session: protocol.EngineSession, statement: str | BoundStatement, *, max_rows: int, max_bytes: int = _MAX_BYTES
+    session: protocol.EngineSession,
+    statement: str | BoundStatement,
+    *,
+    max_rows: int,
+    max_bytes: int = _MAX_BYTES,
+    context: protocol.StatementContext = protocol.NO_CONTEXT,
 ) -> Answer:
     """Run a statement, read its first rows up to about `max_bytes`, and close the statement.
 
     Raises EngineError if the engine refuses or cancels the statement.
     """
-    handle = await session.submit(statement)
+    handle = await session.submit(statement, context)
     return await answer(session, handle, max_rows=max_rows, max_bytes=max_bytes)
 
 

@@ -7,6 +7,7 @@ import pytest
 from tests.api.driving import Api, Caller, until
 from tests.api.mcp.sources import Agents, agents, ana, api, bob, endpoint, error_in, files, newest
 from tests.api.storage.conftest import Files
+from tests.api.token.test_api_tokens import holding
 from tests.mcp_sessions import Session, text_of
 
 from queryserver.api.mcp.sizes import ANSWER_BYTES
@@ -121,6 +122,22 @@ async def test_sample_cuts_long_values(newest: Agents, ana: Caller) -> None:
         )
     [row, _] = found["sample"]["rows"]
     assert (len(row[0]), row[0][-1], row[2]) == (200, "…", 7)
+
+
+async def test_sample_of_a_view_changes_nothing_with_a_token_that_only_reads(newest: Agents, ana: Caller) -> None:
+    await made(
+        ana,
+        "postgresql",
+        "CREATE TABLE IF NOT EXISTS reads_of_a_view (n int)",
+        "CREATE OR REPLACE FUNCTION count_read() RETURNS int LANGUAGE sql VOLATILE AS"
+        " 'INSERT INTO reads_of_a_view VALUES (1) RETURNING n'",
+        "CREATE OR REPLACE VIEW counting AS SELECT count_read() AS n",
+    )
+    arguments = {"connector": "postgresql", "database": "public", "table": "counting", "sample_rows": 1}
+    async with newest(await holding(ana, "query:read")) as agent:
+        assert "read-only" in error_in(await agent.refused("describe_table", **arguments))["message"]
+        counted = await agent.call("run_sql", connector="postgresql", sql="SELECT count(*) FROM reads_of_a_view")
+    assert counted["result"]["rows"] == [[0]]
 
 
 async def test_connector_that_is_not_granted_does_not_exist(newest: Agents, ana: Caller) -> None:
