@@ -30,6 +30,7 @@ BYPASSES = (
     Bypass("method", ("SELECT reflect('java.lang.System', 'setProperty', '{t}', 'x')",)),
     Bypass("java_method", ("SELECT java_method('java.lang.System', 'setProperty', '{t}', 'x')",)),
     Bypass("method_in_back_ticks", ("SELECT `reflect`('java.lang.System', 'setProperty', '{t}', 'x')",)),
+    Bypass("computed_name", ("SELECT IDENTIFIER('ref' || 'lect')('java.lang.System', 'setProperty', '{t}', 'x')",)),
     Bypass("comment_that_goes_on", ("WITH d AS (SELECT 9 AS a) -- \\\n'\n INSERT INTO {t} SELECT a FROM d --'",)),
     Bypass("raw_literal", ("WITH d AS (SELECT r'\\' AS b) INSERT INTO {t} SELECT 9 --'",)),
     Bypass("dotless_i", ("WITH d AS (SELECT 9 AS a) \u0131NSERT \u0131NTO {t} SELECT a FROM d",)),

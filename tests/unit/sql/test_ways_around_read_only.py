@@ -74,6 +74,7 @@ WAYS = {
         "method after a blank": "SELECT java_method /**/ ('java.lang.Runtime', 'getRuntime')",
         "method in back ticks": "SELECT `reflect`('java.lang.System', 'exit', 1)",
         "method that tries": "SELECT try_reflect('java.lang.System', 'exit', 1)",
+        "method by a computed name": "SELECT IDENTIFIER('ref' || 'lect')('java.lang.System', 'exit', 1)",
         "variable": "SELECT 1 ${hiveconf:rest}",
         "variable in quotes": "SELECT '${hiveconf:rest}'",
         "jar": "ADD JAR /tmp/x.jar",
