@@ -13,12 +13,12 @@ from queryserver.catalog.lookups import Lookups
 from queryserver.connectors.model import Connector
 from queryserver.connectors.registry import Connectors
 from queryserver.engines.estimates import CostEstimate, EstimatingSession
-from queryserver.engines.protocol import EngineCapabilities, EngineSession
+from queryserver.engines.protocol import EngineCapabilities, EngineSession, StatementContext
 from queryserver.engines.sessions import Answer, run
 from queryserver.errors.base import InvalidParameter, MissingParameter, NotSupported, PayloadTooLarge
 from queryserver.errors.statements import EngineError, SessionLost, StatementRejected, session_not_found
 from queryserver.formats.cells import cell_values
-from queryserver.identity.model import User
+from queryserver.identity.model import Scope, User
 from queryserver.sql.markers import BoundStatement
 from queryserver.sql.parameters import Parameters
 from queryserver.sql.positions import Position, after_prefix, position_of, without_prefix
@@ -140,7 +140,8 @@ class Plans:
         try:
             async with self._session(user, connector, database, session_id) as session:
                 is_open = True
-                answer = await run(session, bound or statement, max_rows=_MAX_LINES)
+                context = _context(user, connector, is_named=session_id is not None)
+                answer = await run(session, bound or statement, max_rows=_MAX_LINES, context=context)
                 estimate = await _estimate(session, plain)
         except (StatementRejected, SessionLost) as refusal:
             # A location reported before the session was open does not refer to the statement.
@@ -168,6 +169,15 @@ class Plans:
             raise SessionLost(f"Invalid session Id {session_id}: the session no longer exists.")
         async with self.open_sessions.turn(open_session, user) as session:
             yield session
+
+
+def _context(user: User, connector: Connector, *, is_named: bool) -> StatementContext:
+    """Return the context of an EXPLAIN. MySQL may call the functions of a subquery for its plan, which may change data.
+
+    Named sessions may be within a transaction, whose mode cannot be changed.
+    """
+    may_only_read = not is_named and not user.has_scope(Scope.QUERY)
+    return StatementContext(user=user.username, connector=connector.key, read_only=may_only_read)
 
 
 async def _estimate(session: EngineSession, statement: str | BoundStatement) -> CostEstimate:

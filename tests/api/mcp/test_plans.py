@@ -1,7 +1,9 @@
 """The tool that explains statements (Contract mcp 3.8; check 28)."""
 
+import pytest
 from tests.api.driving import Caller
 from tests.api.mcp.sources import Agents, agents, ana, api, endpoint, error_in, files, newest
+from tests.api.token.test_api_tokens import holding
 
 from queryserver.api.mcp.sizes import ANSWER_BYTES
 
@@ -13,6 +15,7 @@ async def test_plan_is_that_of_the_engine(agents: Agents, ana: Caller) -> None:
         found = await agent.call("explain", connector="postgresql", statement="SELECT * FROM pg_class")
     assert "Seq Scan on pg_class" in found["plan"]
     assert not found.get("is_cut")
+    assert found["estimate"]["cost"] > 0
 
 
 async def test_long_plan_is_cut_to_the_budget(newest: Agents, ana: Caller) -> None:
@@ -29,6 +32,12 @@ async def test_error_has_the_message_and_position_of_the_engine(newest: Agents, 
     error = error_in(refusal)
     assert (error["code"], error["line"], error["column"]) == ("engine_error", 2, 2)
     assert "misspelt" in error["message"]
+
+
+@pytest.mark.parametrize("connector", ["postgresql", "duckdb"])
+async def test_plans_need_only_the_scope_to_read(connector: str, newest: Agents, ana: Caller) -> None:
+    async with newest(await holding(ana, "query:read")) as agent:
+        assert (await agent.call("explain", connector=connector, statement="SELECT 1 AS one"))["plan"]
 
 
 async def test_explain_never_runs_a_statement(newest: Agents, ana: Caller) -> None:
