@@ -462,6 +462,42 @@ class TestTrino(TakeOver):
             long_count=900_000,
         )
 
+    @pytest.mark.item(111)
+    async def test_operation_and_user_are_found_in_the_table_of_queries(self, node: Node, case: Case) -> None:
+        operation = await done(node, case, "SELECT 'whose'")
+        sql = f"SELECT \"user\", source, query FROM system.runtime.queries WHERE query LIKE '%{operation}%whose%'"
+        own = await done(node, case, sql)
+        (found,) = [row for row in (await node.page(own))["data"] if "runtime.queries" not in row[2]]
+        comment = f"/*connector='trino',operation_id='{operation}',user='ana'*/"
+        assert found == ["ana", "queryserver", f"{comment} SELECT 'whose'"]
+
+    @pytest.mark.item(25)
+    async def test_transaction_of_read_only_statement_ends_after_takeover(
+        self, place: Installation, case: Case
+    ) -> None:
+        async with place.server() as first:
+            operation = await first.submit(case.dialect, case.long_rows, read_only="true", limit=case.long_count + 1)
+            await first.until(operation, lambda status: status["status"] == "running", within_s=60)
+            await asyncio.sleep(1.5)
+            assert await self.transactions(first, case) == [[True]]
+            await first.process.kill9()
+        async with place.server() as second:
+            body = await second.until(
+                operation,
+                lambda status: status["status"] not in {"waiting", "running"},
+                within_s=ENDS_WITHIN_S + TAKEN_OVER_WITHIN_S,
+            )
+            assert body["query_status"]["state"] == "available", body
+            await eventually(lambda: self.no_transaction(second, case), within_s=30)
+
+    async def transactions(self, node: Node, case: Case) -> list[list[Any]]:
+        """Return the mode of each transaction that was started explicitly."""
+        sql = "SELECT read_only FROM system.runtime.transactions WHERE NOT auto_commit_context"
+        return (await node.page(await done(node, case, sql)))["data"]
+
+    async def no_transaction(self, node: Node, case: Case) -> bool:
+        return not await self.transactions(node, case)
+
 
 def _trino_rows(scale: int) -> str:
     """Return a query that reads a table before it returns rows. `scale` determines the size of the table."""
