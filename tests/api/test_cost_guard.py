@@ -78,6 +78,14 @@ class TestLimits:
         assert "send a higher limit" in message
         await runs(ana, 19, max_estimated_bytes=19 * ROW_BYTES)
 
+    async def test_engine_receives_the_lowest_limit(self, api: Api, ana: Caller):
+        await runs(ana, 1, max_estimated_bytes=19 * ROW_BYTES)
+        assert engine(api).contexts[-1].max_scanned_bytes == 19 * ROW_BYTES
+        await runs(ana, 1)
+        assert engine(api).contexts[-1].max_scanned_bytes == _DEFAULT_ROWS * ROW_BYTES
+        await runs(ana, 1, "limited")
+        assert engine(api, "limited").contexts[-1].max_scanned_bytes == _CONNECTOR_ROWS * ROW_BYTES
+
     @pytest.mark.item(115)
     async def test_the_limit_of_an_api_token_applies_to_its_calls(self, ana: Caller):
         program, token = await program_of(ana, max_estimated_bytes=5 * ROW_BYTES)

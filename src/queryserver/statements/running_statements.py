@@ -27,7 +27,7 @@ from queryserver.platform.settings.editor import EditorSettings
 from queryserver.platform.threads import background
 from queryserver.results.segments import ResultStore
 from queryserver.sql.classification import changes_objects
-from queryserver.statements.cost_guard import cost_guard
+from queryserver.statements.cost_guard import CostGuard, cost_guard
 from queryserver.statements.execution import Execution
 from queryserver.statements.model import Assignment, Claim, SlotLimits, StatementStatus
 from queryserver.statements.open_sessions import SessionOpener
@@ -346,6 +346,7 @@ class RunningStatements:
         script = previous.script if previous is not None else None
         if claim.operation_id is not None and script is None:
             script = ScriptRun(self.owned, self.editor, is_shared=self.is_shared(assignment))
+        guard = cost_guard(assignment, user, self.connectors.known(assignment.connector), self.editor)
         execution = Execution(
             assignment,
             owned=self.owned,
@@ -353,8 +354,8 @@ class RunningStatements:
             settings=self.editor,
             open_session=partial(self.opener.session, user=user),
             reattach=partial(self.opener.reattach, user=user),
-            context=self._context(assignment, user),
-            guard=cost_guard(assignment, user, self.connectors.known(assignment.connector), self.editor),
+            context=self._context(assignment, user, guard),
+            guard=guard,
             notify=partial(self.notify, claim),
             before_end=self.before_end(assignment),
             metrics=self.metrics,
@@ -366,7 +367,7 @@ class RunningStatements:
         task = self.add_task(execution.run(), f"statement-{claim.statement_id}")
         task.add_done_callback(lambda _: self._remove(execution))
 
-    def _context(self, assignment: Assignment, user: User) -> StatementContext:
+    def _context(self, assignment: Assignment, user: User, guard: CostGuard) -> StatementContext:
         connector = self.connectors.known(assignment.connector)
         return StatementContext(
             user=user.username,
@@ -374,7 +375,7 @@ class RunningStatements:
             connector=assignment.connector,
             traceparent=assignment.traceparent or "",
             read_only=assignment.read_only or (connector is not None and connector.read_only),
-            max_scanned_bytes=assignment.max_estimated_bytes,
+            max_scanned_bytes=guard.byte_limit.most if guard.byte_limit is not None else None,
         )
 
     async def _leave(self, assignment: Assignment) -> None:
