@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from tests.api.conftest import make_settings
+from tests.api.dialects import POSTGRESQL
 from tests.api.driving import Api, Caller, open_api, verdict
 from tests.api.test_api_token_statements import program_of
 from tests.fakes.estimates import ROW_BYTES, ROW_COST, SCANNED_ROW_BYTES, FakeEstimatingEngine
@@ -281,3 +282,32 @@ class TestShown:
     async def test_an_explained_statement_without_an_estimate_has_none(self, ana: Caller):
         body = await ana.post_ok("editor/explain/measured", statement="text a")
         assert "estimated_bytes" not in body
+
+
+class TestPostgresql:
+    """The estimates of a real planner."""
+
+    @pytest.mark.item(115)
+    async def test_a_large_table_is_refused_and_a_small_query_runs(self, ana: Caller):
+        table = f"guarded_{ana.username}"
+        made = f"CREATE TABLE {table} AS SELECT n, repeat('x', 100) AS t FROM generate_series(1, 20000) AS n"
+        assert (await ana.run(POSTGRESQL, made))["status"] == 0
+        try:
+            assert (await ana.run(POSTGRESQL, f"ANALYZE {table}"))["status"] == 0
+            refused = await ana.run(POSTGRESQL, f"SELECT count(*) FROM {table}")
+            assert refused["code"] == "estimate_exceeded", refused
+            assert refused["query_status"]["estimated_bytes"] > 20000 * 100
+            small = await ana.run(POSTGRESQL, "SELECT 1", rows=1)
+            assert small["result"]["data"] == [[1]]
+            explained = await ana.post_ok(f"editor/explain/{POSTGRESQL}", statement=f"SELECT count(*) FROM {table}")
+            assert explained["estimated_bytes"] == refused["query_status"]["estimated_bytes"]
+            assert explained["estimated_cost"] > 0
+        finally:
+            await ana.run(POSTGRESQL, f"DROP TABLE {table}")
+
+    @pytest.mark.item(116)
+    async def test_the_estimate_of_a_bound_statement_uses_its_values(self, ana: Caller):
+        statement = "SELECT count(*) FROM generate_series(1, ?)"
+        body = await ana.run(POSTGRESQL, statement, parameters=json.dumps([10]), rows=1)
+        assert body["result"]["data"] == [[10]]
+        assert "Estimate of the data source" in (await ana.on(body["history_uuid"], "get_logs"))["logs"]

@@ -180,6 +180,20 @@ class TestExhausted:
         assert (await budget_of(service))["bytes"] == {"limit": None, "used": 10 * _BYTES, "left": None}
         assert (await service.run("mysql", "rows 1"))["status"] == 0
 
+    @pytest.mark.item(120)
+    async def test_the_bytes_that_postgresql_expects_to_read_use_up_the_budget(self, ana: Caller):
+        table = f"budget_{ana.username}"
+        made = f"CREATE TABLE {table} AS SELECT n, repeat('x', 200) AS t FROM generate_series(1, 20000) AS n"
+        assert (await ana.run(POSTGRESQL, made))["status"] == 0
+        assert (await ana.run(POSTGRESQL, f"ANALYZE {table}"))["status"] == 0
+        used = [(await budget_of(ana))["bytes"]["used"]]
+        while used[-1] < _BYTES and len(used) < 10:
+            assert (await ana.run(POSTGRESQL, f"SELECT count(*) FROM {table}"))["status"] == 0
+            used.append((await budget_of(ana))["bytes"]["used"])
+            assert used[-1] - used[-2] > 20000 * 200
+        answer = await ana.post(f"editor/execute/{POSTGRESQL}", statement=f"DROP TABLE {table}")
+        assert verdict(answer) == (429, -1, "budget_exhausted")
+
     @pytest.mark.item(121)
     async def test_the_time_limit_is_what_is_left(self, ana: Caller):
         await use(ana, f"ended_at = sent_at + make_interval(secs => {_SECONDS - 2.5})")
