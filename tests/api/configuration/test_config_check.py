@@ -82,8 +82,8 @@ options = {{server_host = "h", server_port = 99999}}
 """
     found = await lines(read(toml), offline=True)
     assert [line.split(": ")[0] for line in found] == [
-        "error desktop.ssl_certificate",
-        "error desktop.ssl_private_key",
+        "warning notebook.interpreters.lite.max_estimated_bytes",
+        "warning notebook.interpreters.duck.max_estimated_cost",
         "error notebook.interpreters.odd.interface",
         "error notebook.interpreters.far.options.url",
         "error notebook.interpreters.far.options.url",
@@ -93,6 +93,27 @@ options = {{server_host = "h", server_port = 99999}}
         "error desktop.auth.api_auth",
     ]
     assert "planted" not in "".join(found)
+
+
+async def test_limits_on_estimates_that_a_data_source_cannot_make_cause_warnings(read: Reader) -> None:
+    toml = """
+[notebook.interpreters.lite]
+interface = "sqlite"
+max_estimated_bytes = 1000
+[notebook.interpreters.duck]
+interface = "duckdb"
+max_estimated_bytes = 1000
+max_estimated_cost = 1000
+[notebook.interpreters.lake]
+interface = "trino"
+options = {url = "http://127.0.0.1:1"}
+max_estimated_bytes = 1000
+"""
+    found = [line for line in await lines(read(toml)) if "does not estimate" in line]
+    assert [line.split(": ")[0] for line in found] == [
+        "warning notebook.interpreters.lite.max_estimated_bytes",
+        "warning notebook.interpreters.duck.max_estimated_cost",
+    ]
 
 
 async def test_engines_and_stores_are_built_off_the_event_loop(read: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
