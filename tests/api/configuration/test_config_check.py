@@ -82,8 +82,8 @@ options = {{server_host = "h", server_port = 99999}}
 """
     found = await lines(read(toml), offline=True)
     assert [line.split(": ")[0] for line in found] == [
-        "warning notebook.interpreters.lite.max_estimated_bytes",
-        "warning notebook.interpreters.duck.max_estimated_cost",
+        "error desktop.ssl_certificate",
+        "error desktop.ssl_private_key",
         "error notebook.interpreters.odd.interface",
         "error notebook.interpreters.far.options.url",
         "error notebook.interpreters.far.options.url",
