@@ -71,7 +71,7 @@ class GeneralSettings(Section):
     may run twice."""
     max_estimated_bytes: Positive | None = None
     """Statements of which the data source expects that they read more bytes are not run; absent: no limit. Requires a
-    data source that estimates bytes (trino, postgresql, hive)."""
+    data source that estimates bytes (docs/engines.md)."""
     max_estimated_cost: Positive | None = None
     """Statements whose plan has a higher cost, in the units of the planner, are not run; absent: no limit. Requires a
     data source that estimates costs (postgresql)."""
