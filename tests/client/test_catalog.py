@@ -99,6 +99,8 @@ async def test_users_and_preferences_are_read_and_changed(server: Server, db: Co
     with pytest.raises(PermissionDenied):
         _ = [user async for user in db.users.list()]
     assert await db.users.preferences() == {"big_numbers": "number"}
+    budget = await db.users.budget()
+    assert (budget["bytes"]["limit"], budget["bytes"]["left"]) == (None, None)
     assert await db.users.prefer(big_numbers="text") == {"big_numbers": "text"}
     assert await (await db.query("duckdb", "SELECT 9223372036854775807")).scalar() == 2**63 - 1
 
@@ -113,5 +115,6 @@ async def test_sync_client_has_the_same_catalog_calls(server: Server):
             assert [entry.statement for entry in db.history.search("sync_kind")] == ["SELECT 1 AS sync_kind"]
             assert "main" in list(db.metadata.databases("duckdb"))
             assert db.users.preferences()["big_numbers"] == "number"
+            assert db.users.budget()["engine_s"]["limit"] is None
 
     await asyncio.to_thread(work)
