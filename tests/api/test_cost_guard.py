@@ -41,6 +41,7 @@ async def api(
         table["limited"] = InterpreterSettings(
             interface="fake", options=options, max_estimated_bytes=_CONNECTOR_ROWS * ROW_BYTES
         )
+        table["guarded"] = InterpreterSettings(interface="fake", options=options, read_only=True)
         table["costly"] = InterpreterSettings(interface="fake", options=options, max_estimated_cost=25)
         async with open_api(settings) as opened:
             yield opened
@@ -278,6 +279,12 @@ class TestShown:
         await runs(ana, 1)
         body = await ana.post_ok("editor/explain/measured", statement="rows 9")
         assert (body["estimated_bytes"], body["estimated_cost"]) == (9 * ROW_BYTES, 9 * ROW_COST)
+
+    async def test_explain_on_a_read_only_connector_must_only_read(self, api: Api, ana: Caller):
+        await ana.post_ok("editor/explain/measured", statement="rows 9")
+        await ana.post_ok("editor/explain/guarded", statement="rows 9")
+        contexts = (engine(api).contexts, engine(api, "guarded").contexts)
+        assert [found[-1].read_only for found in contexts] == [False, True]
 
     async def test_an_explained_statement_without_an_estimate_has_none(self, ana: Caller):
         body = await ana.post_ok("editor/explain/measured", statement="text a")

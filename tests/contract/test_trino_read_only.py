@@ -24,6 +24,7 @@ BYPASSES = (
     Bypass("explain_analyze_insert", ("EXPLAIN ANALYZE INSERT INTO {t} VALUES 4",)),
     Bypass("explain_analyze_verbose", ("EXPLAIN ANALYZE VERBOSE INSERT INTO {t} SELECT a FROM {t}",)),
     Bypass("explain_analyze_create", ("EXPLAIN ANALYZE CREATE TABLE {t}_x AS SELECT 1 AS a",)),
+    Bypass("explain_create", ("EXPLAIN CREATE TABLE {t}_x AS SELECT 1 AS a",)),
     Bypass("prepared_before", ("EXECUTE gone",), before=_PREPARED),
     Bypass("explain_analyze_prepared", ("EXPLAIN ANALYZE EXECUTE gone",), before=_PREPARED),
     Bypass("execute_immediate", ("EXECUTE IMMEDIATE 'INSERT INTO {t} VALUES 4'",)),

@@ -140,7 +140,7 @@ class Plans:
         try:
             async with self._session(user, connector, database, session_id) as session:
                 is_open = True
-                context = _context(user, connector, is_named=session_id is not None)
+                context = _context(user, connector)
                 answer = await run(session, bound or statement, max_rows=_MAX_LINES, context=context)
                 estimate = await _estimate(session, plain)
         except (StatementRejected, SessionLost) as refusal:
@@ -171,12 +171,14 @@ class Plans:
             yield session
 
 
-def _context(user: User, connector: Connector, *, is_named: bool) -> StatementContext:
-    """Return the context of an EXPLAIN. MySQL may call the functions of a subquery for its plan, which may change data.
+def _context(user: User, connector: Connector) -> StatementContext:
+    """Return the context of an EXPLAIN, which may have effects.
 
-    Named sessions may be within a transaction, whose mode cannot be changed.
+    For a plan, MySQL may call the functions of a subquery, and Trino creates the table of CREATE TABLE … AS in some
+    catalogs. In a named session with an open transaction, engines refuse a context that is `read_only`, or use a
+    savepoint.
     """
-    may_only_read = not is_named and not user.has_scope(Scope.QUERY)
+    may_only_read = connector.read_only or not user.has_scope(Scope.QUERY)
     return StatementContext(user=user.username, connector=connector.key, read_only=may_only_read)
 
 
