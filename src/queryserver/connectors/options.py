@@ -479,6 +479,13 @@ class Hs2Options(Options):
     """No effect."""
 
 
+class TagOptions(Options):
+    """Options of the adapters for `postgresql://` and `mysql://` URLs."""
+
+    statement_tags: Flag = True
+    """Whether the views of postgresql and mysql show user, operation and trace of each statement."""
+
+
 class HiveOptions(Hs2Options):
     """Interface `hiveserver2`, dialects `hive` and `hplsql`."""
 

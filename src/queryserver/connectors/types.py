@@ -105,6 +105,8 @@ _MODELS: Mapping[tuple[str, str], type[options.Options]] = MappingProxyType(
     {
         ("trino", "trino"): options.TrinoOptions,
         ("phoenix", "phoenix"): options.PhoenixOptions,
+        ("postgresql", "sqlalchemy"): options.TagOptions,
+        ("mysql", "sqlalchemy"): options.TagOptions,
         **{(dialect, "hiveserver2"): model for dialect, model in options.HS2_OPTIONS.items()},
     }
 )

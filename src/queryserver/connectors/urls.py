@@ -16,6 +16,7 @@ from queryserver.connectors.options import (
     Options,
     Refused,
     Secret,
+    TagOptions,
     Text,
     Tunnel,
     allow_only,
@@ -254,7 +255,7 @@ _NO_KEY = allow_only(
 """Refuses keys, which would be stored but never used, except for the catalog's example."""
 
 
-class UrlOptions(Options):
+class UrlOptions(TagOptions):
     """Interface `sqlalchemy`."""
 
     url: Annotated[DriverUrl, PlainValidator(_driver_url)]
@@ -265,7 +266,5 @@ class UrlOptions(Options):
     """No effect."""
     has_impersonation: Annotated[Flag, AfterValidator(_of_trino)] = False
     """Whether to log in as the URL's user but run statements as the caller; only for trino."""
-    statement_tags: Flag = True
-    """Whether the views of postgresql and mysql show user, operation and trace of each statement."""
     credentials_json: Annotated[Secret, _NO_KEY] = Field("", examples=[EXAMPLE_KEY])
     """Must be empty: keys are not passed to drivers."""

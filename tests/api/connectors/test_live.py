@@ -62,7 +62,7 @@ class Servers:
 
     async def new(self, name: str, **more: Any) -> dict[str, Any]:
         """Create a PostgreSQL connector whose connections have the application name `name`."""
-        settings = listed({"url": self.url(name)})
+        settings = listed({"url": self.url(name), "statement_tags": False})
         return await self.admin.send(
             {"nice_name": name, "dialect": "postgresql", "interface": "sqlalchemy", "settings": settings, **more}
         )
@@ -134,7 +134,7 @@ async def test_change_applies_to_the_next_call_and_running_statements_continue(s
         under_way = (await servers.there.execute(made["id"], _HELD_UP))["history_uuid"]
         await servers.there.running(under_way)
         new = f"{name}-new"
-        await servers.admin.send({**made, "settings": listed({"url": servers.url(new)})})
+        await servers.admin.send({**made, "settings": listed({"url": servers.url(new), "statement_tags": False})})
         assert await rows(servers.there, made["id"], _WHO) == [[new]]
         assert await rows(servers.ana, made["id"], _WHO) == [[new]]
         assert await servers.connections(name) == 1
@@ -148,7 +148,7 @@ async def test_open_session_continues_with_its_original_settings(servers: Server
     made = await servers.new(name)
     opened = await servers.there.post_json("editor/create_session", session={"type": made["id"]})
     session = opened.json()["session"]["id"]
-    await servers.admin.send({**made, "settings": listed({"url": servers.url(f"{name}-new")})})
+    await servers.admin.send({**made, "settings": listed({"url": servers.url(f"{name}-new"), "statement_tags": False})})
     found = await servers.there.run(made["id"], _WHO, session_id=session)
     assert (await servers.there.page(found["history_uuid"]))["data"] == [[name]]
     assert await servers.connections(name) == 1
@@ -161,7 +161,7 @@ async def test_open_session_continues_with_its_original_settings(servers: Server
 async def test_sessions_and_statements_survive_a_change_to_a_type_that_cannot_run_here(
     servers: Servers, name: str
 ) -> None:
-    there, settings = servers.there, listed({"url": servers.url(name)})
+    there, settings = servers.there, listed({"url": servers.url(name), "statement_tags": False})
     made = await servers.admin.send(
         {"nice_name": name, "dialect": "sql", "interface": "sqlalchemy", "settings": settings}
     )
@@ -177,7 +177,7 @@ async def test_sessions_and_statements_survive_a_change_to_a_type_that_cannot_ru
         assert (refused.status_code, refused.json()["code"]) == (501, "driver_not_installed")
     await there.ended(under_way)
     assert (await there.page(under_way))["data"][0][1] == name
-    back = listed({"url": servers.url(f"{name}-new")})
+    back = listed({"url": servers.url(f"{name}-new"), "statement_tags": False})
     await servers.admin.send({"id": made["id"], "settings": back})
     found = await there.run(made["id"], _WHO, session_id=session)
     assert (await there.page(found["history_uuid"]))["data"] == [[name]]
@@ -199,7 +199,7 @@ async def test_session_is_still_served_after_its_server_lost_the_driver(servers,
         return build(connector)
 
     monkeypatch.setattr(engines, "_build", lacking)
-    await servers.admin.send({**made, "settings": listed({"url": servers.url(f"{name}-new")})})
+    await servers.admin.send({**made, "settings": listed({"url": servers.url(f"{name}-new"), "statement_tags": False})})
     refused = await servers.there.post(f"editor/execute/{made['id']}", statement=_WHO)
     assert refused.json()["code"] == "driver_not_installed"
     assert await rows(servers.ana, made["id"], _WHO) == [[f"{name}-new"]]
@@ -295,7 +295,7 @@ async def test_changed_connector_does_not_show_metadata_of_the_old_address(serve
     assert table in str(await servers.there.post_ok("editor/autocomplete/public", **asked))
     await execute(servers.users_url, f"DROP TABLE {table}")
     assert table in str(await servers.there.post_ok("editor/autocomplete/public", **asked)), "nothing was kept"
-    await servers.admin.send({**made, "settings": listed({"url": servers.url(f"{name}-new")})})
+    await servers.admin.send({**made, "settings": listed({"url": servers.url(f"{name}-new"), "statement_tags": False})})
     assert table not in str(await servers.there.post_ok("editor/autocomplete/public", **asked))
 
 
@@ -303,7 +303,12 @@ async def test_changed_connector_does_not_show_metadata_of_the_old_address(serve
 async def test_user_logins_are_never_sent_to_a_new_address(servers: Servers, name: str) -> None:
     url = servers.url(name).replace("api_tests:planted-secret@", "${USER}:${PASSWORD}@")
     made = await servers.admin.send(
-        {"nice_name": name, "dialect": "postgresql", "interface": "sqlalchemy", "settings": listed({"url": url})}
+        {
+            "nice_name": name,
+            "dialect": "postgresql",
+            "interface": "sqlalchemy",
+            "settings": listed({"url": url, "statement_tags": False}),
+        }
     )
     login = [{"name": "user", "value": "api_tests"}, {"name": "password", "value": "planted-secret"}]
     session = {"type": made["id"], "properties": login}
@@ -311,7 +316,9 @@ async def test_user_logins_are_never_sent_to_a_new_address(servers: Servers, nam
     assert await rows(servers.there, made["id"], _WHO) == [[name]]
     renamed = await servers.admin.send({"id": made["id"], "nice_name": f"{name}-renamed"})
     assert await rows(servers.there, made["id"], _WHO) == [[name]]
-    await servers.admin.send({**renamed, "settings": listed({"url": url.replace("127.0.0.1", "localhost")})})
+    await servers.admin.send(
+        {**renamed, "settings": listed({"url": url.replace("127.0.0.1", "localhost"), "statement_tags": False})}
+    )
     refused = await servers.there.post(f"editor/execute/{made['id']}", statement=_WHO)
     assert refused.json()["code"] == "credentials_required"
 

@@ -54,6 +54,8 @@ _OF_IMPALA = {
     "session_timeout_s": 3600,
 }
 _FURTHER: dict[int, dict[str, Any]] = {
+    13: {"statement_tags": True},
+    14: {"statement_tags": True},
     1: _OF_HIVE, 3: _OF_IMPALA, 9: {**_OF_HIVE, "impersonation_enabled": False}, 12: _OF_HIVE,
     44: {"ssl_ca": "", "session_properties": "", "client_tags": ""}, 45: {"ssl_ca": "", "serialization": "PROTOBUF"},
 }  # fmt: skip
