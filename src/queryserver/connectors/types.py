@@ -107,6 +107,7 @@ _MODELS: Mapping[tuple[str, str], type[options.Options]] = MappingProxyType(
         ("phoenix", "phoenix"): options.PhoenixOptions,
         ("postgresql", "sqlalchemy"): options.TagOptions,
         ("mysql", "sqlalchemy"): options.TagOptions,
+        ("sql", "sqlalchemy"): options.TagOptions,
         **{(dialect, "hiveserver2"): model for dialect, model in options.HS2_OPTIONS.items()},
     }
 )

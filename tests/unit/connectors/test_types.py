@@ -55,7 +55,7 @@ _OF_IMPALA = {
 }
 _FURTHER: dict[int, dict[str, Any]] = {
     13: {"statement_tags": True},
-    14: {"statement_tags": True},
+    14: {"statement_tags": True}, 27: {"statement_tags": True},
     1: _OF_HIVE, 3: _OF_IMPALA, 9: {**_OF_HIVE, "impersonation_enabled": False}, 12: _OF_HIVE,
     44: {"ssl_ca": "", "session_properties": "", "client_tags": ""}, 45: {"ssl_ca": "", "serialization": "PROTOBUF"},
 }  # fmt: skip
