@@ -6,7 +6,7 @@ from tests.api.driving import Caller
 from tests.api.test_api_token_statements import program_of
 
 CHANGE = "CREATE TABLE never_made (n integer)"
-RULE = "The statement must only read"
+RULE = "This call must only read, but the statement begins with CREATE."
 
 
 @every_dialect

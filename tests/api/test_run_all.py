@@ -454,7 +454,7 @@ class TestRunAll:
     async def test_script_on_a_read_only_connector_ends_at_the_first_change(self, ana: Caller):
         body = await ana.run("replica", "SELECT 1; delete from t; SELECT 2", run_all="true")
         assert (body["status"], body["code"], body["statement_id"]) == (1, "rejected", 1)
-        assert body["message"] == "This connector is read-only."
+        assert body["message"] == "This connector is read-only, but the statement begins with DELETE."
         assert steps(body) == [(0, "available"), (1, "failed")]
         assert (await ana.page(body["history_uuid"], statement_id=0))["data"] == [[1]]
 

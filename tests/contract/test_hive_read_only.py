@@ -77,7 +77,7 @@ class TestHiveReadOnly(ReadOnlyContract):
 
     async def test_adapter_itself_refuses_what_is_not_known_to_read(self, session: EngineSession) -> None:
         for text in ("DROP TABLE x", "SELECT reflect('java.lang.System', 'gc')"):
-            with pytest.raises(StatementRejected, match="must only read"):
+            with pytest.raises(StatementRejected, match="This call must only read"):
                 await session.submit(text, StatementContext(read_only=True))
 
     async def test_estimate_is_the_data_size_of_the_table(self, session: EngineSession, filled: str) -> None:

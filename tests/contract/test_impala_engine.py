@@ -189,6 +189,6 @@ class TestImpalaContext(ScriptedImpala):
     async def test_adapter_itself_refuses_what_is_not_known_to_read(self, session: EngineSession) -> None:
         read_only = StatementContext(read_only=True)
         for text in ("INVALIDATE METADATA", "WITH a AS (SELECT 1) UPSERT INTO t SELECT * FROM a"):
-            with pytest.raises(StatementRejected, match="must only read"):
+            with pytest.raises(StatementRejected, match="This call must only read"):
                 await session.submit(text, read_only)
         await session.close(await session.submit("SELECT 1 AS comment", read_only))

@@ -83,7 +83,7 @@ class TestSparkReadOnly(SparkBasis, ReadOnlyContract):
 
     async def test_adapter_itself_refuses_what_is_not_known_to_read(self, session: EngineSession, filled: str) -> None:
         for text in (f"DELETE FROM {filled}", "SELECT reflect('java.lang.System', 'gc')"):
-            with pytest.raises(StatementRejected, match="must only read"):
+            with pytest.raises(StatementRejected, match="This call must only read"):
                 await session.submit(text, StatementContext(read_only=True))
 
     async def test_estimate_is_the_size_of_the_partitions_that_are_read(

@@ -343,14 +343,16 @@ class Connectors:
     async def read_only_refusal(self, connector: Connector, statement: str, *, read_only: bool) -> str | None:
         """Return why the statement must not run, or None if it may.
 
-        `read_only` is set if the call or its token requires that the statement changes nothing. Statements on an engine
-        that does not refuse changes itself must then be known to read. On a connector with `read_only`, statements that
-        are known to change data are refused, too.
+        `read_only` is set if the call or its token requires that the statement changes nothing, as a connector with
+        `read_only` always does. Statements on an engine that does not refuse changes itself must be known to read.
         """
         if not (read_only or connector.read_only):
             return None
-        strict = read_only and not self.engine(connector).capabilities.enforces_read_only
-        rule = "The statement must only read" if read_only else "This connector is read-only"
+        try:
+            strict = not self.engine(connector).capabilities.enforces_read_only
+        except errors.EngineUnavailable:  # the connector was deleted
+            strict = True
+        rule = "This call must only read" if read_only else "This connector is read-only"
         refusal = partial(read_only_refusal, statement, connector.dialect, strict=strict, rule=rule)
         return refusal() if is_short(statement) else await asyncio.to_thread(refusal)
 

@@ -28,6 +28,7 @@ _SEARCHED_KEYWORDS = frozenset({"WITH", "EXPLAIN", "PIVOT", "UNPIVOT"})
 _MULTIPLE_INSERTS = frozenset({"hive", "sparksql", "databricks"})
 """Dialects in which `FROM t INSERT …` is a statement."""
 _MAX_SEARCHED_CHARACTERS = 1_000_000  # this length takes about 10 ms; longer texts would block the event loop
+_MAX_SHOWN_CHARACTERS = 40
 _CHANGING_WORD = re.compile(rb"\b(?:insert|update|delete|merge|replace)\b")
 
 
@@ -57,7 +58,7 @@ def read_only_refusal(
     if is_too_long or keyword == UNKNOWN:
         return f"{rule}, and the statement is too long to verify that it does not change data."
     if not strict:
-        return f"{rule}." if changes_data(text, dialect) else None
+        return f"{rule}, but the statement {_kind_of_change(keyword)}." if changes_data(text, dialect) else None
     found = reading_obstacle(text, dialect)
     if found is None:
         return None
@@ -65,6 +66,13 @@ def read_only_refusal(
         f"{rule}, and this engine does not refuse changes itself, so only statements that are known to read may run:"
         f" this one {found} To run other statements that read, use a login that has only read rights on the engine."
     )
+
+
+def _kind_of_change(keyword: str) -> str:
+    """Return how a statement that may change something differs from one that only reads."""
+    if keyword in _READ_KEYWORDS:
+        return "contains a word of a change, such as INSERT"
+    return f"begins with {keyword[:_MAX_SHOWN_CHARACTERS]}"
 
 
 def _is_searched(keyword: str, dialect: str) -> bool:

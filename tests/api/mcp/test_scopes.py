@@ -17,7 +17,7 @@ READING = {
     "list_connectors": {},
     "search_tables": {"text": "x"},
     "describe_table": {"connector": "duckdb", "database": "main", "table": "missing"},
-    "explain": {"connector": "duckdb", "statement": "SELECT 1"},
+    "explain": {"connector": "duckdb", "sql": "SELECT 1"},
     "run_sql": {"connector": "duckdb", "sql": "SELECT 1"},
     "get_result": {"operation_id": str(uuid4())},
     "get_status": {"operation_id": str(uuid4())},

@@ -147,7 +147,7 @@ async def test_connector_that_is_not_granted_does_not_exist(newest: Agents, ana:
             ("search_tables", {"database": "public"}),
             ("search_tables", {}),
             ("search_tables", {"text": "described"}),
-            ("explain", {"statement": "SELECT 1"}),
+            ("explain", {"sql": "SELECT 1"}),
         ]
         for tool, arguments in calls:
             errors = [

@@ -28,14 +28,15 @@ def test_query_is_allowed_on_a_read_only_connector(text: str):
 )
 def test_change_is_rejected_on_a_read_only_connector(text: str):
     assert changes_data(text, "postgresql")
-    assert read_only_refusal(text, "postgresql") == "This connector is read-only."
+    refusal = read_only_refusal(text, "postgresql") or ""
+    assert refusal.startswith("This connector is read-only, but the statement ")
 
 
 def test_pivot_of_duckdb_is_a_query_unless_it_contains_a_change():
     for text in ("PIVOT t ON a USING count(*)", "unpivot t ON a, b"):
         assert read_only_refusal(text, "duckdb") is None
     change = "PIVOT (WITH d AS (DELETE FROM t RETURNING a) FROM d) ON a"
-    assert read_only_refusal(change, "duckdb") == "This connector is read-only."
+    assert "contains a word of a change" in (read_only_refusal(change, "duckdb") or "")
 
 
 @pytest.mark.parametrize("text", ["with a as (select 1) select " + "a, " * 400_000, "--" + "x" * 70_000 + "\nselect 1"])

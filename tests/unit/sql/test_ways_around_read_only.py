@@ -214,9 +214,9 @@ CASES = [
 @pytest.mark.parametrize(("dialect", "text"), [pytest.param(d, t, id=f"{d}: {name}") for d, name, t in CASES])
 def test_way_around_is_refused(dialect: str, text: str):
     assert not only_reads(text, dialect)
-    refusal = read_only_refusal(text, dialect, strict=True, rule="The statement must only read")
+    refusal = read_only_refusal(text, dialect, strict=True, rule="This call must only read")
     assert refusal is not None
-    assert refusal.startswith("The statement must only read")
+    assert refusal.startswith("This call must only read")
 
 
 READING = {

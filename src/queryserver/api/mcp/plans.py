@@ -45,14 +45,14 @@ def register(server: MCPServer[Any]) -> None:
 async def explain(
     context: ToolContext,
     connector: Annotated[str, Field(description="Name of a connector.")],
-    statement: Annotated[str, Field(description="One statement without EXPLAIN; of a script, the first.")],
+    sql: Annotated[str, Field(description="One statement without EXPLAIN; of a script, the first.")],
     database: Annotated[
         str | None, Field(description="Database or schema in which unqualified names are resolved.")
     ] = None,
 ) -> Plan:
     call = ToolCall.of(context)
     source = call.services.connectors.resolve(call.user, connector)
-    request = PlanRequest(source.key, statement, database)
+    request = PlanRequest(source.key, sql, database)
     found = await call.services.metadata.plans.explain(call.user, request)
     if found.refusal is not None:
         raise _failure(found.refusal)

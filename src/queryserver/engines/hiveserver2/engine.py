@@ -184,7 +184,7 @@ class Hs2Session(OperationSession[Hs2Operation]):
 
     async def _check_reads(self, text: str) -> None:
         """Raise StatementRejected unless the text is known to read, because these servers have no read-only mode."""
-        rule = "The statement must only read"
+        rule = "This call must only read"
         refusal = partial(read_only_refusal, text, self._variant.dialect, strict=True, rule=rule)
         if found := refusal() if is_short(text) else await asyncio.to_thread(refusal):
             raise errors.StatementRejected(found)
