@@ -1,6 +1,7 @@
 """What PostgreSQL's own views show of a statement: its operation and user while it runs, and its trace."""
 
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import asyncpg
@@ -117,6 +118,33 @@ async def test_name_in_a_transaction_does_not_outlive_the_next_statement(session
     assert await completed(session, "SHOW application_name", other) == [("op=7 connector=shop",)]
     await run(session, "ROLLBACK")
     assert (await run(session, "SHOW application_name")).cell == "queryserver"
+
+
+@pytest.mark.item(114)
+@pytest.mark.parametrize(
+    "before",
+    [
+        ("BEGIN", "SELECT 1", "ROLLBACK"),
+        ("BEGIN", "SAVEPOINT s", "SELECT 1", "SELECT 1/0", "ROLLBACK TO s", "COMMIT"),
+        ("BEGIN READ ONLY", "DO $$BEGIN END$$", "COMMIT", "DO $$BEGIN END$$"),
+    ],
+    ids=["rollback", "savepoint", "commit"],
+)
+async def test_statements_after_a_transaction_have_their_own_names(session, before):
+    for number, sql in enumerate(before):
+        with suppress(StatementRejected):
+            await completed(session, sql, StatementContext(operation_id=f"earlier-{number}"))
+    for _ in range(2):
+        assert await completed(session, "SHOW application_name") == [(NAME,)]
+
+
+@pytest.mark.item(114)
+async def test_statements_after_rows_of_values_have_their_own_names(session):
+    await run(session, "CREATE TEMP TABLE t (a integer)")
+    rows = StatementParameters(read_parameter_rows([[1], [2]]))
+    earlier = StatementContext(operation_id="earlier")
+    await completed(session, BoundStatement("INSERT INTO t (a) VALUES (?)", "postgresql", rows), earlier)
+    assert await completed(session, "SHOW application_name") == [(NAME,)]
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,8 @@ class PostgresqlConnection(TappedConnection):
         self._as_text = set[int]()
         self.usual_name: str | None = None
         """The value of `application_name` after the login."""
-        self._given_name = ""
+        self._given_names = set[str]()
+        """Values that this service gave it, to one of which the end of an open transaction may return it."""
         self.on_notice: Callable[[str], None] | None = None
         self.add_log_listener(self._notice)
         for oid, codec in _AS_INTEGERS.items():
@@ -86,7 +87,10 @@ class PostgresqlConnection(TappedConnection):
 
     def keeps_own_name(self) -> bool:
         """Return whether a user has set `application_name` in this session. Servers report each change of it."""
-        return self.current_name not in {self.usual_name, self._given_name, None}
+        name = self.current_name
+        if not self.is_in_transaction():
+            self._given_names &= {name}
+        return name not in {self.usual_name, None} and name not in self._given_names
 
     @property
     def current_name(self) -> str | None:
@@ -95,7 +99,7 @@ class PostgresqlConnection(TappedConnection):
 
     def name_ahead(self, name: str) -> None:
         """Set `application_name` together with the next request, until the session is reset."""
-        self._given_name = name
+        self._given_names.add(name)
         self.send_ahead(name_command(name))
 
     async def prepare_described(self, sql: str) -> tuple[PreparedStatement, tuple[Field, ...]]:
@@ -291,9 +295,8 @@ class PostgresqlStatement(DriverStatement):
         self._encoding = connection.text_encoding
         if self._parameter_rows is not None:
             raise_if_stopped()
+            self._send_name()
             with self._errors(started=True):
-                if self._name:
-                    await connection.execute(name_command(self._name))
                 self.modified_rows = await run_rows(connection, self._parameter_rows, self._prepare)
             return
         if not fields or self._keyword == "CALL":
