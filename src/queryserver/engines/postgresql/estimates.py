@@ -9,7 +9,6 @@ functions read do not count. Columns are not considered, because PostgreSQL read
 
 import asyncio
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,15 +17,18 @@ from queryserver.engines.estimates import CostEstimate
 from queryserver.engines.postgresql.catalog import literal
 from queryserver.engines.postgresql.connection import Plan
 from queryserver.engines.sessions import DriverStatement, StreamedSession, run
+from queryserver.sql.formatter import token_spans
 from queryserver.sql.markers import BoundStatement
 from queryserver.sql.scanner import first_keyword
+from queryserver.sql.statements import is_short
 
 EXPLAIN = "EXPLAIN (VERBOSE, FORMAT JSON) "
 _EXPLAINABLE = frozenset(
     {"SELECT", "WITH", "VALUES", "TABLE", "INSERT", "UPDATE", "DELETE", "MERGE", "CREATE", "EXECUTE", "DECLARE"}
 )
-_EXECUTED = re.compile(r"(?i)\s*EXPLAIN\b\s*(\([^()]*\)|(?:ANALY[SZ]E\b|VERBOSE\b|\s)*)")
-_EXECUTES = re.compile(r"(?i)\bANALY[SZ]E\b")
+_EXECUTES = frozenset({"ANALYZE", "ANALYSE"})
+_PLAIN_OPTIONS = _EXECUTES | {"VERBOSE"}
+_COMMENTS = ("--", "/*")
 _WHOLE = frozenset({"Seq Scan", "Sample Scan"})
 _LEADER_SHARE = 0.3
 """The planner expects that the leader of a parallel plan works less by this share for each worker."""
@@ -124,11 +126,24 @@ def explained_from(text: str) -> int | None:
         return 0
     if keyword != "EXPLAIN":
         return None
-    start = text.upper().index("EXPLAIN")
-    options = _EXECUTED.match(text, start)
-    if options is None or not _EXECUTES.search(options[1]):
-        return None
-    return options.end()
+    words = (
+        (stop, text[start:stop].upper())
+        for start, stop in token_spans(text, "postgresql")
+        if not text.startswith(_COMMENTS, start)
+    )
+    next((word for _, word in words if word == "EXPLAIN"), None)
+    options, after, is_list = list[str](), 0, False
+    for stop, word in words:
+        if word == "(" and not options:
+            is_list = True
+        elif not is_list and word not in _PLAIN_OPTIONS:
+            break
+        options.append(word)
+        after = stop
+        if is_list and word == ")":
+            break
+    # ANALYZE may be quoted in a list of options.
+    return after if any(option in _EXECUTES or '"' in option for option in options) else None
 
 
 class PostgresqlSession(StreamedSession):
@@ -148,7 +163,7 @@ class PostgresqlSession(StreamedSession):
         if isinstance(statement, BoundStatement) and statement.rows:
             statement = statement.rows[0]
         text = statement if isinstance(statement, str) else statement.statement
-        start = explained_from(text)
+        start = explained_from(text) if is_short(text) else await asyncio.to_thread(explained_from, text)
         if start is None:
             return None
         found = await self._read(statement, Plan(EXPLAIN, start), max_rows=1)
