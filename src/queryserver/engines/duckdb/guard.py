@@ -226,6 +226,14 @@ def function_calls(tokens: Sequence[Token]) -> Iterator[tuple[str, int]]:
                 yield token.name, position + 1
 
 
+def called_functions(tokens: Sequence[Token]) -> Iterator[str]:
+    """Yield the name of each called function, also of those in the literal texts of `query`."""
+    for name, opening in function_calls(tokens):
+        yield name
+        if name == "query" and (text := _single_string(_arguments(tokens, opening))) is not None:
+            yield from called_functions(tokenize(text))
+
+
 def _refuse_call(name: str, tokens: Sequence[Token], opening: int) -> None:
     if name in _DISABLED_FUNCTIONS:
         raise StatementRejected(f"Permission Error: the function {name} is disabled on this server.")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import duckdb
 
-from queryserver.engines.duckdb.guard import Token, function_calls, statement_kind, tokenize, without_explain
+from queryserver.engines.duckdb.guard import Token, called_functions, statement_kind, tokenize, without_explain
 from queryserver.errors.statements import StatementRejected
 
 _READING_KINDS = frozenset({"SELECT", "EXPLAIN", "PRAGMA", "MULTI"})
@@ -33,7 +33,7 @@ def refuse_changes(connection: duckdb.DuckDBPyConnection, statement: duckdb.Stat
         raise read_only_error(f"{kind.replace('_', ' ')} is not permitted")
     if kind == "PRAGMA" and any(token.text == "=" for token in tokens):
         raise read_only_error("PRAGMA can only read")
-    for name, _ in function_calls(tokens):
+    for name in called_functions(tokens):
         if name in _FUNCTIONS_WITH_EFFECTS:
             raise read_only_error(f"the function {name} is not permitted")
     if kind == "EXPLAIN":
