@@ -6,28 +6,23 @@ It does not refuse `TRACE ON`, which turns on tracing, and `NEXT VALUE FOR` in a
 import re
 
 from queryserver.sql.classification import MAX_TOKENIZED_CHARACTERS
+from queryserver.sql.effects import TOO_LONG, refusal_by_keyword
 from queryserver.sql.formatter import tokens
-from queryserver.sql.scanner import UNKNOWN, first_keyword
 
 _QUERIES = frozenset({"SELECT", "WITH", "EXPLAIN", "SHOW"})
 _SEQUENCE_WORDS = frozenset({"VALUE", "VALUES"})
 _MENTIONS = re.compile(rb"\bnext\b")
-_MAX_SEARCHED_CHARACTERS = 1_000_000
 _COMMENTS = ("--", "//", "/*")
-_TOO_LONG = "The statement is read-only, and it is too long to verify that it does not change anything."
 
 
 def read_only_refusal(text: str) -> str | None:
     """Return why a statement must not run on a read-only connection, or None if it may."""
-    keyword = first_keyword(text, "phoenix")
-    if keyword == UNKNOWN or len(text) > _MAX_SEARCHED_CHARACTERS:
-        return _TOO_LONG
-    if keyword not in _QUERIES:
-        return f"The statement is read-only, and {keyword or 'it'} is not a query."
+    if refusal := refusal_by_keyword(text, "phoenix", _QUERIES):
+        return refusal
     if not _MENTIONS.search(text.encode(errors="surrogatepass").lower()):
         return None
     if len(text) > MAX_TOKENIZED_CHARACTERS:
-        return _TOO_LONG
+        return TOO_LONG
     words = [token.upper() for token in tokens(text, "phoenix") if token and not token.startswith(_COMMENTS)]
     for at, word in enumerate(words):
         # NEXT VALUE FOR s, NEXT 5 VALUES FOR s; a marker such as :1 may be several tokens.

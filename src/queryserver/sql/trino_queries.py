@@ -9,14 +9,13 @@ import re
 from collections.abc import Iterator
 
 from queryserver.sql.classification import HARMLESS_TABLE_FUNCTIONS, MAX_TOKENIZED_CHARACTERS
+from queryserver.sql.effects import TOO_LONG, refusal_by_keyword
 from queryserver.sql.formatter import tokens
-from queryserver.sql.scanner import UNKNOWN, first_keyword
+from queryserver.sql.scanner import first_keyword
 
 _QUERIES = frozenset({"SELECT", "WITH", "VALUES", "TABLE", "SHOW", "DESCRIBE", "DESC", "EXPLAIN"})
 _MENTIONS = re.compile(rb"\btable\b|\bexecute\b")
-_MAX_SEARCHED_CHARACTERS = 1_000_000
 _COMMENTS = ("--", "/*")
-_TOO_LONG = "The statement is read-only, and it is too long to verify that it does not change anything."
 
 
 def read_only_transaction_refusal(text: str, dialect: str) -> str | None:
@@ -24,17 +23,14 @@ def read_only_transaction_refusal(text: str, dialect: str) -> str | None:
 
     `EXECUTE` is refused, because the text of a prepared statement is not known here.
     """
-    keyword = first_keyword(text, dialect)
-    if keyword == UNKNOWN or len(text) > _MAX_SEARCHED_CHARACTERS:
-        return _TOO_LONG
-    if keyword not in _QUERIES:
-        return f"The statement is read-only, and {keyword or 'it'} is not a query."
+    if refusal := refusal_by_keyword(text, dialect, _QUERIES):
+        return refusal
     if not _MENTIONS.search(text.encode(errors="surrogatepass").lower()):
         return None
     if len(text) > MAX_TOKENIZED_CHARACTERS:
-        return _TOO_LONG
+        return TOO_LONG
     words = [token for token in tokens(text, dialect) if token and not token.startswith(_COMMENTS)]
-    if keyword == "EXPLAIN" and "EXECUTE" in map(str.upper, words):
+    if first_keyword(text, dialect) == "EXPLAIN" and "EXECUTE" in map(str.upper, words):
         return "The statement is read-only, and EXPLAIN could run a prepared statement that is not known."
     for name in _table_functions(words):
         if name not in HARMLESS_TABLE_FUNCTIONS:

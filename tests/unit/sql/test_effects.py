@@ -34,6 +34,7 @@ def test_query_may_run_in_a_read_only_transaction(dialect: str, text: str):
         ("postgresql", 'SELECT "lo_create" /**/ (0)', "lo_create"),
         ("postgresql", "SELECT pg_try_advisory_xact_lock(1)", "pg_try_advisory_xact_lock"),
         ("postgresql", "SELECT query_to_xml('SELECT 1', true, true, '')", "query_to_xml"),
+        ("postgresql", "SELECT * FROM crosstab2('SELECT pg_adv' || 'isory_lock(1)')", "crosstab2"),
         ("postgresql", "SELECT U&\"\\0070g_notify\"('a', 'b')", 'u&"'),
         ("mysql", "SELECT `GET_LOCK`('a', 1)", "get_lock"),
         ("mysql", "SELECT a FROM t INTO/**/OUTFILE 'x'", "outfile"),
