@@ -5,6 +5,7 @@ The words of a statement are separated by spaces; `then` separates an action fro
     rows 823 [wide 100]       returns 823 integers starting at 0, or 823 strings of 100 characters
     rows 10 then fail <text>  returns 10 rows, then fails
     sleep 30 [then rows 5]    runs for 30 s, then finishes without a result set or returns rows
+    sleep 30 then fail <text> runs for 30 s, then fails
     work [then rows 5]        runs until the engine's `finish` is set, then finishes or returns rows
     fail <text>               fails with that message
     deny <text>               fails with that message because of a missing permission
@@ -315,6 +316,7 @@ _GRAMMAR: tuple[tuple[str, Callable[[re.Match[str]], Script]], ...] = (
     (r"change (\d+)", lambda found: Script(modified_rows=int(found[1]))),
     (r"sleep ([\d.]+)", lambda found: Script(sleep_s=float(found[1]))),
     (r"sleep ([\d.]+) then rows (\d+)", lambda found: Script(float(found[1]), names=("n",), rows=int(found[2]))),
+    (r"sleep ([\d.]+) then fail (.*)", lambda found: Script(sleep_s=float(found[1]), failure=found[2])),
     (r"work", lambda _: Script(works=True)),
     (r"work then rows (\d+)", lambda found: Script(works=True, names=("n",), rows=int(found[1]))),
     (r"rows (\d+)", lambda found: Script(names=("n",), rows=int(found[1]))),

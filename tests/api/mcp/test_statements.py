@@ -68,6 +68,17 @@ async def test_arguments_beyond_their_limits_are_refused(connect: OpenClient, an
     assert "planted-secret" not in f"{error} {wrong}"
 
 
+@pytest.mark.mcp(9)
+async def test_numbers_above_64_bits_are_refused(connect: OpenClient, ana: Caller) -> None:
+    operation = (await ana.run("duckdb", "select 1"))["history_uuid"]
+    async with connect(ana) as agent:
+        limited = await refused(agent, "run_sql", sql="select 1", connector="duckdb", max_estimated_bytes=2**63)
+        page = await refused(agent, "get_result", operation_id=operation, offset=2**63)
+    assert (limited["code"], page["code"]) == ("invalid_parameter", "invalid_parameter")
+    assert "max_estimated_bytes" in limited["message"]
+    assert "offset" in page["message"]
+
+
 @pytest.mark.mcp(11)
 async def test_domain_errors_say_what_to_do_next(connect: OpenClient, ana: Caller) -> None:
     async with connect(ana) as agent:
@@ -301,6 +312,21 @@ async def test_get_status_waits_for_the_end(connect: OpenClient, ana: Caller) ->
     assert (status["state"], status["rows"]) == ("available", 3)
     assert status["expires_at"]
     assert status["error"] is None
+
+
+@pytest.mark.mcp(22)
+async def test_waiting_for_a_granted_statement_does_not_show_its_messages(
+    connect: OpenClient, ana: Caller, bob: Caller
+) -> None:
+    operation = (await ana.execute("mysql", "sleep 3 then fail planted-secret"))["history_uuid"]
+    shared = await ana.post_json("editor/share_result", operationId=operation, users=[bob.username])
+    assert shared.status_code == 200, shared.text
+    async with connect(bob) as agent:
+        assert (await called(agent, "get_status", operation_id=operation))["state"] in {"waiting", "running"}
+        waited = await called(agent, "get_status", operation_id=operation, wait_s=45)
+        assert waited == await called(agent, "get_status", operation_id=operation)
+    assert waited["state"] == "failed"
+    assert "planted" not in str(waited)
 
 
 @pytest.mark.mcp(22)

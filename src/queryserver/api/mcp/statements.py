@@ -21,13 +21,15 @@ from queryserver.api.mcp.pages import (
 )
 from queryserver.api.mcp.status import OperationStatus, failure_of, operation_status
 from queryserver.api.mcp.tools import ToolCall, ToolContext, add_tool
+from queryserver.api.schemas.fields import INT64_MAX
 from queryserver.identity.limits import StreamSlot
 from queryserver.identity.model import Scope
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.services import Services
 from queryserver.statements.model import RecordedStatement, StatementStatus
+from queryserver.statements.running_statements import Watch
 from queryserver.statements.states import ACTIVE, StatementState
-from queryserver.statements.status import parse_operation_id
+from queryserver.statements.status import parse_operation_id, shown_to
 from queryserver.statements.submission import Submission
 
 MAX_WAIT_S = 45
@@ -131,7 +133,11 @@ async def run_sql(
     ] = None,
     max_estimated_bytes: Annotated[
         int | None,
-        Field(ge=1, description="Do not run a statement for which the data source expects to read more bytes."),
+        Field(
+            ge=1,
+            le=INT64_MAX,
+            description="Do not run a statement for which the data source expects to read more bytes.",
+        ),
     ] = None,
     wait_s: Annotated[int, Field(ge=0, le=MAX_WAIT_S, description="Seconds to wait for the end.")] = MAX_WAIT_S,
 ) -> SqlOutcome:
@@ -162,18 +168,20 @@ async def get_status(
     operation_id: OperationId,
     wait_s: Annotated[int, Field(ge=0, le=MAX_WAIT_S, description="Seconds to wait for the end.")] = 0,
 ) -> OperationStatus:
-    call = ToolCall.of(context)
-    status = await call.services.statements.access.shared_status(call.user, parse_operation_id(operation_id))
-    if wait_s and not status.state.is_terminal:
-        with call.services.streams.slot(call.user) as slot:
-            status = await wait_for_end(call, status, wait_s, slot)
+    call, operation = ToolCall.of(context), parse_operation_id(operation_id)
+    statements = call.services.statements
+    with statements.control.signals.watch(operation, ends_only=True) as watch:
+        status = await statements.access.shared_status(call.user, operation)
+        if wait_s and not status.state.is_terminal:
+            with call.services.streams.slot(call.user) as slot:
+                status = shown_to(call.user, await _wait_on_watch(call, status, wait_s, watch, slot))
     return await operation_status(call, status)
 
 
 async def get_result(
     context: ToolContext,
     operation_id: OperationId,
-    offset: Annotated[int, Field(ge=0, description="The first row to read, counted from 0.")] = 0,
+    offset: Annotated[int, Field(ge=0, le=INT64_MAX, description="The first row to read, counted from 0.")] = 0,
     rows: Annotated[int, Field(ge=1, le=MAX_ROWS, description="Maximum number of rows.")] = DEFAULT_ROWS,
     max_bytes: Annotated[
         int, Field(ge=MIN_BYTES, le=MAX_BYTES, description="Maximum size of the rows as JSON.")
@@ -209,7 +217,7 @@ async def _run(call: ToolCall, submission: Submission, wait_s: int) -> tuple[Rec
         if slot is None or status.state.is_terminal:
             return recorded, status
         try:
-            status = await wait_for_end(call, status, wait_s, slot)
+            status = await _wait_for_end(call, status, wait_s, slot)
         except asyncio.CancelledError:
             call.in_background(abandon(recorded))
             raise
@@ -218,24 +226,31 @@ async def _run(call: ToolCall, submission: Submission, wait_s: int) -> tuple[Rec
     return recorded, status
 
 
-async def wait_for_end(call: ToolCall, status: StatementStatus, wait_s: int, slot: StreamSlot) -> StatementStatus:
-    """Return the first terminal status within `wait_s`, otherwise the latest one. Reports progress if requested.
+async def _wait_for_end(call: ToolCall, status: StatementStatus, wait_s: int, slot: StreamSlot) -> StatementStatus:
+    """Return the first terminal status of a newly recorded statement within `wait_s`, otherwise the latest one.
 
     Raises the errors of `StreamSlot.recheck` once the user may no longer read the statement.
     """
+    with call.services.statements.control.signals.watch(status.id, ends_only=True) as watch:
+        return await _wait_on_watch(call, status, wait_s, watch, slot)
+
+
+async def _wait_on_watch(
+    call: ToolCall, status: StatementStatus, wait_s: int, watch: Watch, slot: StreamSlot
+) -> StatementStatus:
+    """Wait as `StatementReader.wait_on_watch` does, and report progress if requested."""
     reader, signals = call.services.statements.reader, call.services.statements.control.signals
     now = asyncio.get_running_loop().time
     started = now()
-    with signals.watch(status.id, ends_only=True) as watch:
-        while not status.state.is_terminal and not signals.waits_are_over:
-            left_s = started + wait_s - now()
-            if left_s <= 0:
-                break
-            step_s = min(left_s, _PROGRESS_EVERY_S) if call.wants_progress else left_s
-            status = await reader.wait_on_watch(status, step_s, watch, slot)
-            if status.state in ACTIVE:
-                message = f"{status.state.value}: {status.rows} rows so far"
-                await call.context.report_progress(round(now() - started, 1), float(wait_s), message)
+    while not status.state.is_terminal and not signals.waits_are_over:
+        left_s = started + wait_s - now()
+        if left_s <= 0:
+            break
+        step_s = min(left_s, _PROGRESS_EVERY_S) if call.wants_progress else left_s
+        status = await reader.wait_on_watch(status, step_s, watch, slot)
+        if status.state in ACTIVE:
+            message = f"{status.state.value}: {status.rows} rows so far"
+            await call.context.report_progress(round(now() - started, 1), float(wait_s), message)
     return status
 
 
