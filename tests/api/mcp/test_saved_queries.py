@@ -4,6 +4,7 @@ import json
 
 import pytest
 from mcp.shared.exceptions import MCPError
+from mcp_types import INTERNAL_ERROR
 from tests.api.documents.calls import save, share
 from tests.api.driving import Caller
 from tests.api.mcp.sources import Agents, agents, ana, api, bob, endpoint, files, newest
@@ -56,6 +57,21 @@ async def test_pages_list_every_query_once(newest: Agents, ana: Caller) -> None:
     saved = [await save(ana, name=f"Query {number}", statement="SELECT 1") for number in range(60)]
     async with newest(ana) as agent:
         assert await listed(agent) == {f"document://{one['uuid']}": one["name"] for one in saved}
+
+
+@pytest.mark.mcp(11)
+async def test_an_internal_error_of_the_list_shows_only_its_error_id(
+    agents: Agents, ana: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_: object) -> None:
+        raise ZeroDivisionError("planted-secret")
+
+    async with agents(ana) as agent:
+        monkeypatch.setattr(type(ana.api.services.documents), "page", broken)
+        with pytest.raises(MCPError, match="Internal error") as failed:
+            await agent.client.list_resources()
+    assert failed.value.error.code == INTERNAL_ERROR
+    assert "planted" not in str(failed.value.error)
 
 
 async def test_long_statement_is_cut(newest: Agents, ana: Caller) -> None:

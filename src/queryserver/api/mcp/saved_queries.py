@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
+import structlog
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError
 from mcp.shared.exceptions import MCPError
-from mcp_types import INVALID_PARAMS, Resource
+from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, Resource
 from pydantic import Field
 
 from queryserver.api.dependencies import services_of
@@ -15,7 +16,7 @@ from queryserver.api.mcp.sizes import CompactModel, clipped, clipped_bytes
 from queryserver.api.mcp.tools import ToolCall, ToolContext
 from queryserver.api.responses import utc_text
 from queryserver.documents.model import Cursor, Document, DocumentQuery, Summary
-from queryserver.errors.base import InsufficientScope, NotFound, QueryServerError
+from queryserver.errors.base import InsufficientScope, InvalidRequest, NotFound, QueryServerError
 from queryserver.identity.model import Scope, User
 
 SCHEME = "document://"
@@ -25,6 +26,8 @@ MAX_PARAMETERS = 50
 _TEXT_CHARACTERS = 1000
 _JSON = "application/json"
 _LIST = "resources/list"
+
+log = structlog.get_logger(__name__)
 
 
 class SavedParameter(CompactModel):
@@ -96,7 +99,13 @@ async def _listed(ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> H
         documents = services_of(request).documents
         page = await documents.page(user, DocumentQuery(after=after, limit=PAGE))
     except QueryServerError as error:
-        raise MCPError(INVALID_PARAMS, error.message) from error
+        code = INVALID_PARAMS if isinstance(error, InvalidRequest) else INTERNAL_ERROR
+        raise MCPError(code, error.message) from error
+    except Exception as error:
+        # In the revisions with a handshake, the SDK would return the text of the exception.
+        error_id = request.scope.get("request_id", "")
+        log.exception("resources could not be listed", error_id=error_id)
+        raise MCPError(INTERNAL_ERROR, f"Internal error. ({error_id})") from error
     resources = [_resource(one).model_dump(by_alias=True, mode="json", exclude_none=True) for one in page.documents]
     more: Mapping[str, Any] = {} if page.next_after is None else {"nextCursor": str(page.next_after)}
     return {**answer, "resources": resources, **more}
