@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Ite
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from copy import copy
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from itertools import chain
 from types import MappingProxyType
@@ -280,6 +281,15 @@ class Connectors:
         if found is None and key in self._idle:
             found, _ = self._idle[key]
         return found
+
+    @property
+    def longest_timeout(self) -> timedelta:
+        """The longest time that a statement may run by default, of all connectors, also of those that cannot run here.
+
+        Zero if there is no connector.
+        """
+        connectors = chain(self._connectors.values(), (one for one, _ in self._idle.values()))
+        return max((one.limits.statement_timeout for one in connectors), default=timedelta(0))
 
     def matching(self, name: str) -> tuple[tuple[str, ...] | None, str | None]:
         """Return the keys, or the dialect, that select history entries for a name.

@@ -9,13 +9,14 @@ from datetime import datetime, timedelta
 from math import floor
 
 from queryserver import errors
+from queryserver.connectors.registry import Connectors
 from queryserver.identity.model import User, UsernameRule
 from queryserver.platform.database import Database, Row
 from queryserver.platform.settings.editor import EditorSettings
 from queryserver.statements.model import NewStatement
 from queryserver.statements.user_limits import UserLimit, user_limit
 
-_MIN_LONGEST_S = 86_400
+_LONGEST_TIMEOUT = timedelta(days=1)
 """The longest `timeout` of a call."""
 
 # Statements that only read a stored result use no engine. A script is counted by its statements. The lower bound of
@@ -115,6 +116,7 @@ class Budgets:
     database: Database
     editor: EditorSettings
     usernames: UsernameRule
+    connectors: Connectors
 
     async def admit(self, user: User) -> "TimeLimit | None":
         """Return the limit that a budget sets to the time of a new statement, or None if there is none.
@@ -172,4 +174,4 @@ class Budgets:
 
     @property
     def _longest_s(self) -> int:
-        return max(_MIN_LONGEST_S, self.editor.statement_timeout_s)
+        return int(max(_LONGEST_TIMEOUT, self.connectors.longest_timeout).total_seconds())

@@ -232,7 +232,7 @@ class StatementBuilder:
     @cached_property
     def _budgets(self) -> Budgets:
         rule = UsernameRule.of(self.settings.desktop.auth)
-        return Budgets(self.stored.database, self.settings.editor, rule)
+        return Budgets(self.stored.database, self.settings.editor, rule, self.connectors)
 
     @cached_property
     def _owned(self) -> OwnedStatements:

@@ -36,6 +36,8 @@ async def api(
         settings = make_settings(tmp_path_factory.mktemp("budgets"), dsn, users_url, **editor)
         measured = InterpreterSettings(interface="fake", options={"estimates": True})
         settings.notebook.interpreters["measured"] = measured
+        week = InterpreterSettings(interface="fake", options={"statement_timeout_s": 7 * 86_400})
+        settings.notebook.interpreters["patient"] = week
         async with open_api(settings) as opened:
             yield opened
 
@@ -95,6 +97,13 @@ class TestCounting:
         await use(ana, f"{over}, ended_at = {_DAY_START} - interval '1 s', scanned_bytes = 5")
         assert (await budget_of(ana))["engine_s"]["used"] == 70
         assert (await budget_of(ana))["bytes"]["used"] < 1000
+
+    async def test_a_statement_of_a_connector_with_a_longer_time_limit_counts_on_its_last_day(self, ana: Caller):
+        body = await ana.run("patient", "rows 1")
+        begin = f"{_DAY_START} - interval '6 days'"
+        values = f"recorded_at = {begin}, sent_at = {begin}, ended_at = {_DAY_START}, scanned_bytes = 77"
+        await change(ana.api, body, values)
+        assert (await budget_of(ana))["bytes"]["used"] == 77
 
     async def test_reported_bytes_take_precedence_over_the_estimate_and_that_over_the_rows(self, ana: Caller):
         await ana.run("measured", "rows 1")
