@@ -138,6 +138,7 @@ async def test_no_metadata_without_an_issuer(api: Api) -> None:
         ("https://bi.example", "sql.example", {"cors_allowed_origins": ("https://bi.example",)}, False),
         ("https://bi.example", "s", {"cors_enabled": True, "cors_allowed_origins": ("https://bi.example",)}, True),
         ("https://other.example", "s", {"cors_enabled": True, "cors_allowed_origins": ("https://bi.example",)}, False),
+        ("http://[", "[", {}, False),
         ("https://any.example", "s", {"cors_enabled": True, "cors_allowed_origins": ("*",)}, True),
     ],
 )

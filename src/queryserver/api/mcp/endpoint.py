@@ -162,7 +162,10 @@ def may_call(origin: str | None, host: str, desktop: DesktopSettings) -> bool:
         return True
     if desktop.cors_enabled and not {"*", origin}.isdisjoint(desktop.cors_allowed_origins):
         return True
-    page = urlsplit(origin)
+    try:
+        page = urlsplit(origin)
+    except ValueError:  # an invalid IPv6 address
+        return False
     if not page.netloc or page.netloc.casefold() != host.casefold():
         return False
     name = (page.hostname or "").casefold()
