@@ -283,7 +283,7 @@ class Connectors:
         return found
 
     @property
-    def longest_timeout(self) -> timedelta:
+    def max_timeout(self) -> timedelta:
         """The longest time that a statement may run by default, of all connectors, also of those that cannot run here.
 
         Zero if there is no connector.

@@ -16,7 +16,7 @@ from queryserver.platform.settings.editor import EditorSettings
 from queryserver.statements.model import NewStatement
 from queryserver.statements.user_limits import UserLimit, user_limit
 
-_LONGEST_TIMEOUT = timedelta(days=1)
+_MAX_TIMEOUT = timedelta(days=1)
 """The longest `timeout` of a call."""
 
 # Statements that only read a stored result use no engine. A script is counted by its statements. The lower bound of
@@ -174,4 +174,4 @@ class Budgets:
 
     @property
     def _longest_s(self) -> int:
-        return int(max(_LONGEST_TIMEOUT, self.connectors.longest_timeout).total_seconds())
+        return int(max(_MAX_TIMEOUT, self.connectors.max_timeout).total_seconds())

@@ -21,7 +21,7 @@ class ConnectorEntry(BaseModel):
     is_default: bool = Field(description="Whether run_sql uses it if the call names no connector.")
     read_only: bool = Field(description="Whether it refuses every statement that may change data.")
     reads_results: bool = Field(description="Whether its SQL may read stored results: FROM 'result://<operation_id>'.")
-    statement_timeout_s: int = Field(description="Seconds after which a statement is stopped; 0: no limit.")
+    statement_timeout_s: int = Field(description="Seconds after which a statement is stopped.")
 
 
 class ConnectorList(BaseModel):

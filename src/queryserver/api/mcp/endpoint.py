@@ -18,7 +18,7 @@ from starlette.types import Message, Receive, Scope, Send
 from queryserver.api import bodies
 from queryserver.api.dependencies import authenticated, count_client, services_of
 from queryserver.api.errors import failure, json_response, respond, wrong_method
-from queryserver.api.mcp.resource import challenge, metadata
+from queryserver.api.mcp.resource import METADATA_PATH, challenge, metadata
 from queryserver.api.mcp.server import create_server
 from queryserver.api.mcp.tools import TASKS
 from queryserver.errors.base import InvalidJson, NotAuthenticated
@@ -33,7 +33,6 @@ MAX_BODY_BYTES = MIB
 """Maximum size of a request body. The SDK parses bodies on the event loop, which takes 10 ms for this size."""
 
 _TASKS_END_WITHIN_S = 1.0
-_METADATA_PATH = "/.well-known/oauth-protected-resource"
 _METHOD = "POST"
 _NOT_FOUND = "Not found."
 _ORIGIN = (
@@ -117,8 +116,8 @@ def mcp_routes(endpoint: McpEndpoint) -> Sequence[BaseRoute]:
     """Return the routes of the endpoint and of the metadata that its 401 responses name."""
     return [
         _LoggedRoute("/mcp", endpoint, name="mcp"),
-        _LoggedRoute(_METADATA_PATH, _resource_metadata, name="mcp_resource", methods=["GET"]),
-        _LoggedRoute(f"{_METADATA_PATH}/mcp", _resource_metadata, name="mcp_resource_of_path", methods=["GET"]),
+        _LoggedRoute(METADATA_PATH, _resource_metadata, name="mcp_resource_of_path", methods=["GET"]),
+        _LoggedRoute(METADATA_PATH.removesuffix("/mcp"), _resource_metadata, name="mcp_resource", methods=["GET"]),
     ]
 
 
