@@ -255,3 +255,33 @@ async def test_max_age_prints_the_stored_result(qs: Qs):
     assert (await qs(*query, "--max-age", "3600")).text == first.text
     assert (await qs(*query)).text != first.text
     assert (await qs(*query, "--max-age", "0")).text != first.text
+
+
+async def test_read_only_refuses_each_statement_of_a_script(qs: Qs):
+    refused = await qs("sql", "duckdb", "SELECT 1 AS one; CREATE TABLE refused (n INT)", "--read-only")
+    assert (refused.code, refused.text) == (1, "one\n1\n")
+    assert "must only read, but the statement begins with CREATE" in refused.err
+
+
+async def test_statements_above_max_estimated_bytes_are_not_run(qs: Qs):
+    made = await qs("sql", "duckdb", "CREATE TABLE estimated_by_qs AS SELECT range AS n FROM range(500000)")
+    assert made.code == 0
+    count = ("sql", "duckdb", "SELECT sum(n) AS n FROM estimated_by_qs", "--max-estimated-bytes")
+    refused = await qs(*count, "10")
+    assert (refused.code, "above the limit of 10 bytes" in refused.err) == (1, True)
+    assert (await qs(*count, str(2**40))).text == "n\n124999750000\n"
+
+
+async def test_guards_apply_to_documents(qs: Qs):
+    assert (await qs("documents", "save", "creates", "CREATE TABLE refused (n INT)", "-c", "duckdb")).code == 0
+    refused = await qs("documents", "run", "creates", "--read-only")
+    assert (refused.code, "must only read" in refused.err) == (1, True)
+
+
+async def test_budget_lists_what_is_used_and_left(qs: Qs):
+    seconds, read = (await qs("budget")).records
+    assert (seconds["budget"], seconds["limit"], seconds["left"]) == ("engine_s", "", "")
+    assert read["budget"] == "bytes"
+    assert read["resets_at"].endswith("T00:00:00Z")
+    other = await qs("budget", "-u", "someone")
+    assert (other.code, other.text) == (1, "")

@@ -437,3 +437,54 @@ async def test_max_age_is_an_argument_of_the_blocking_client(server: Server):
             assert db.submit("duckdb", "SELECT random() AS blocking", max_age=3600).wait().reused_from
 
     await asyncio.to_thread(work)
+
+
+async def test_read_only_statements_fail_if_they_would_change_something(db: Connection):
+    await db.query("duckdb", "CREATE TABLE kept_by_read_only (n INT)")
+    for run in (db.query, db.script):
+        with pytest.raises(StatementError) as refused:
+            await run("duckdb", "SELECT 1; DROP TABLE kept_by_read_only", read_only=True)
+        assert (refused.value.code, refused.value.statement_id) == ("rejected", 1)
+    first = await db.submit("duckdb", "SELECT 1; DROP TABLE kept_by_read_only", read_only=True, run_all=False)
+    await first.wait()
+    status = await (await db.next(first)).wait()
+    assert status.error is not None
+    assert status.error.code == "rejected"
+    saved = await db.documents.save("drops", "DROP TABLE kept_by_read_only", connector="duckdb")
+    with pytest.raises(StatementError, match="must only read"):
+        await db.documents.run(saved["uuid"], read_only=True)
+    status = await (await db.documents.submit(saved["uuid"], read_only=True)).wait()
+    assert status.state == "failed"
+    assert await (await db.query("duckdb", "SELECT count(*) FROM kept_by_read_only", read_only=True)).scalar() == 0
+
+
+async def test_statements_above_max_estimated_bytes_do_not_run(db: Connection):
+    await db.query("duckdb", "CREATE TABLE estimated AS SELECT range AS n FROM range(500000)")
+    sql = "SELECT sum(n) FROM estimated"
+    for run in (db.query, db.script):
+        with pytest.raises(StatementError, match="above the limit of 10 bytes") as refused:
+            await run("duckdb", sql, max_estimated_bytes=10)
+        assert refused.value.code == "estimate_exceeded"
+        await run("duckdb", sql, max_estimated_bytes=2**40)
+    with pytest.raises(StatementError, match="above the limit of 10 bytes"):
+        await db.copy("duckdb", sql, "duckdb.estimated_copy", max_estimated_bytes=10)
+    status = await (await db.submit("duckdb", sql, max_estimated_bytes=10)).wait()
+    assert (status.state, status.message.endswith("send a higher limit.")) == ("failed", True)
+    with pytest.raises(ApiError) as unknown:
+        await db.query("sqlite", "SELECT 1", max_estimated_bytes=10)
+    assert unknown.value.code == "not_supported"
+
+
+async def test_guards_are_arguments_of_the_blocking_client(server: Server):
+    token = await server.token()
+
+    def work() -> None:
+        with connect_sync(server.url, token=token, retries=QUICK) as db:
+            assert db.query("duckdb", "SELECT 1", read_only=True, max_estimated_bytes=2**40).scalar() == 1
+            for run in (db.query, db.script):
+                with pytest.raises(StatementError, match="must only read"):
+                    run("duckdb", "CREATE TABLE refused (n INT)", read_only=True)
+            submitted = db.submit("duckdb", "CREATE TABLE refused (n INT)", read_only=True, max_estimated_bytes=1)
+            assert submitted.wait().state == "failed"
+
+    await asyncio.to_thread(work)

@@ -17,6 +17,7 @@ from queryserver_client.encoding import ParameterRows, Parameters, encode_parame
 from queryserver_client.errors import ApiError, ConfigurationError, ConnectionLost
 from queryserver_client.exports import CopyIfExists, Export, copy_target, destination
 from queryserver_client.files import Files
+from queryserver_client.guards import Guards
 from queryserver_client.history import History
 from queryserver_client.imports import Imports
 from queryserver_client.metadata import Metadata
@@ -55,6 +56,8 @@ class Connection:
         limit: int | None = None,
         timeout: float | None = None,
         max_age: int | None = None,
+        read_only: bool = False,
+        max_estimated_bytes: int | None = None,
         on_progress: OnProgress | None = None,
         on_log: OnLog | None = None,
         allow_truncated: bool = False,
@@ -79,7 +82,10 @@ class Connection:
         maximum number of rows to store (by default the server's limit). After `timeout` seconds, the server stops the
         statement. `max_age` permits the server to answer a query with a stored result of the same query that is at most
         so many seconds old, without asking the data source (Contract editor 4.8); 0 forbids it, None leaves it to the
-        connector. `Status.reused_from` is then the operation that returned the rows. If the waiting task is canceled or
+        connector. `Status.reused_from` is then the operation that returned the rows. With `read_only`, the statement
+        fails if it would change anything (Contract editor 4.9). With `max_estimated_bytes`, it fails with the code
+        `estimate_exceeded`, before it runs, if the data source expects it to read more bytes; ApiError with the code
+        `not_supported` if the data source estimates no bytes (Contract editor 4.10). If the waiting task is canceled or
         a callback fails, the statement is canceled on the engine, and its result is deleted.
 
         Raises StatementError if the statement does not succeed, ApiError, and ConnectionLost. After ApiError or
@@ -89,7 +95,10 @@ class Connection:
         # `parameter_rows` and `into` cannot be combined with `run_all`, because they apply to a single statement.
         run_all = run_all and parameter_rows is None and into is None
         sql = with_results(sql, results)
-        fields = _fields(sql, parameters, database, session_id, limit, timeout, max_age=max_age, run_all=run_all)
+        guards = Guards(read_only, max_estimated_bytes)
+        fields = _fields(
+            sql, parameters, database, session_id, limit, timeout, max_age=max_age, guards=guards, run_all=run_all
+        )
         wait_s = 0.0
         if parameter_rows is not None:
             rows = fields["parameter_rows"] = [encode_parameters(row) for row in parameter_rows]
@@ -116,6 +125,8 @@ class Connection:
         session_id: int | None = None,
         limit: int | None = None,
         timeout: float | None = None,
+        read_only: bool = False,
+        max_estimated_bytes: int | None = None,
         on_progress: OnProgress | None = None,
         on_log: OnLog | None = None,
         allow_truncated: bool = False,
@@ -123,12 +134,13 @@ class Connection:
     ) -> list[Result]:
         """Run all statements of a script like `query`, and return the result of each statement in order.
 
-        `limit` applies to each statement, `timeout` to the whole script. Raises the StatementError of the first
-        statement that fails: `statement_id` is its position in the script, and the status of
-        `statement(error.operation_id)` lists the previous statements with their results (`Status.statements`).
+        `limit` and `max_estimated_bytes` apply to each statement, `timeout` to the whole script. Raises the
+        StatementError of the first statement that fails: `statement_id` is its position in the script, and the status
+        of `statement(error.operation_id)` lists the previous statements with their results (`Status.statements`).
         """
         key = str(uuid.uuid4())
-        fields = _fields(with_results(sql, results), parameters, database, session_id, limit, timeout, run_all=True)
+        sql, guards = with_results(sql, results), Guards(read_only, max_estimated_bytes)
+        fields = _fields(sql, parameters, database, session_id, limit, timeout, guards=guards, run_all=True)
         with _telling(key):
             callbacks = on_progress is not None or on_log is not None
             whole = await self._execute(connector, fields, wait_s=0.0 if callbacks else WAIT_S, key=key)
@@ -154,6 +166,8 @@ class Connection:
         limit: int | None = None,
         timeout: float | None = None,
         max_age: int | None = None,
+        read_only: bool = False,
+        max_estimated_bytes: int | None = None,
         allow_truncated: bool = False,
         idempotency_key: str | None = None,
         run_all: bool = True,
@@ -166,7 +180,10 @@ class Connection:
         submitting again with the same key returns the same statement (Contract editor 4.4).
         """
         sql, run_all = with_results(sql, results), run_all and into is None
-        fields = _fields(sql, parameters, database, session_id, limit, timeout, max_age=max_age, run_all=run_all)
+        guards = Guards(read_only, max_estimated_bytes)
+        fields = _fields(
+            sql, parameters, database, session_id, limit, timeout, max_age=max_age, guards=guards, run_all=run_all
+        )
         if into is not None:
             fields["into"] = destination(into)
         key = idempotency_key or str(uuid.uuid4())
@@ -188,6 +205,7 @@ class Connection:
         columns: "Sequence[str] | None" = None,
         limit: int | None = None,
         timeout: float | None = None,
+        max_estimated_bytes: int | None = None,
         on_progress: OnProgress | None = None,
         on_log: OnLog | None = None,
         results: NamedResults | None = None,
@@ -208,6 +226,7 @@ class Connection:
             session_id=session_id,
             limit=limit,
             timeout=timeout,
+            max_estimated_bytes=max_estimated_bytes,
             on_progress=on_progress,
             on_log=on_log,
             results=results,
@@ -356,6 +375,7 @@ def _fields(
     timeout: float | None,
     *,
     max_age: int | None = None,
+    guards: Guards,
     run_all: bool,
 ) -> dict[str, Any]:
     given = {
@@ -367,5 +387,6 @@ def _fields(
         "timeout": timeout,
         "max_age_s": max_age,
         "run_all": True if run_all else None,
+        **guards.fields(),
     }
     return {name: value for name, value in given.items() if value is not None}

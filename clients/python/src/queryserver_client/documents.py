@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from queryserver_client.encoding import Parameters, encode_parameters
 from queryserver_client.exports import destination
+from queryserver_client.guards import Guards
 from queryserver_client.result import Result
 from queryserver_client.statement import FIRST_ROWS, Statement, canceling
 from queryserver_client.submitted import WAIT_S, OnLog, OnProgress
@@ -171,13 +172,18 @@ class Documents:
         limit: int | None = None,
         timeout: float | None = None,
         max_age: int | None = None,
+        read_only: bool = False,
+        max_estimated_bytes: int | None = None,
         run_all: bool = True,
         allow_truncated: bool = False,
         into: str | Mapping[str, Any] | None = None,
         idempotency_key: str | None = None,
     ) -> Statement:
         """Run a document without waiting for its end, with your own rights. The arguments are those of `run`."""
-        fields = _run_fields(uuid, parameters, database, limit, timeout, max_age, run_all=run_all, into=into)
+        guards = Guards(read_only, max_estimated_bytes)
+        fields = _run_fields(
+            uuid, parameters, database, limit, timeout, max_age, guards=guards, run_all=run_all, into=into
+        )
         return await self._execute(
             connector,
             fields,
@@ -196,6 +202,8 @@ class Documents:
         limit: int | None = None,
         timeout: float | None = None,
         max_age: int | None = None,
+        read_only: bool = False,
+        max_estimated_bytes: int | None = None,
         run_all: bool = True,
         on_progress: OnProgress | None = None,
         on_log: OnLog | None = None,
@@ -207,7 +215,10 @@ class Documents:
         `parameters` are a mapping; the document's defaults apply to those that it leaves out, as do its connector and
         its database. `into` sends the rows to files or to a table, as in `Connection.query`.
         """
-        fields = _run_fields(uuid, parameters, database, limit, timeout, max_age, run_all=run_all, into=into)
+        guards = Guards(read_only, max_estimated_bytes)
+        fields = _run_fields(
+            uuid, parameters, database, limit, timeout, max_age, guards=guards, run_all=run_all, into=into
+        )
         wait_s = 0.0
         if on_progress is None and on_log is None and into is None:
             fields |= {"rows": FIRST_ROWS, "escape": False, "big_numbers": "number"}
@@ -234,6 +245,7 @@ def _run_fields(
     timeout: float | None,
     max_age: int | None,
     *,
+    guards: Guards,
     run_all: bool,
     into: str | Mapping[str, Any] | None,
 ) -> dict[str, Any]:
@@ -247,5 +259,6 @@ def _run_fields(
         # `into` applies to one statement: of a script, only the first runs.
         "run_all": True if run_all and into is None else None,
         "into": None if into is None else destination(into),
+        **guards.fields(),
     }
     return {name: value for name, value in given.items() if value is not None}

@@ -15,9 +15,11 @@ from queryserver_client.cli.invocation import (
     Force,
     GoOn,
     Groups,
+    MaxEstimatedBytes,
     MostRows,
     Parameter,
     Paths,
+    ReadOnly,
     Recursive,
     ResultId,
     StatementDatabase,
@@ -115,6 +117,8 @@ def sql(
         int | None,
         typer.Option(min=0, help="Use a stored result of the same query that is at most so many seconds old."),
     ] = None,
+    read_only: ReadOnly = False,
+    max_estimated_bytes: MaxEstimatedBytes = None,
     expanded: Annotated[
         bool, typer.Option("-x", "--expanded", help="Print each cell on its own line, without truncation.")
     ] = False,
@@ -124,7 +128,7 @@ def sql(
 
     given: dict[str, Any] = {
         "connector": connector, "database": database, "limit": limit, "timeout": timeout, "max_age": max_age,
-        "is_kept": keep,
+        "is_kept": keep, "read_only": read_only, "max_estimated_bytes": max_estimated_bytes,
     }  # fmt: skip
     words = [*([statement] if statement is not None else []), *(values or [])]
     named = command.NamedValues(parameter or [], result or [])
@@ -163,6 +167,17 @@ def history(
     from queryserver_client.cli import operations  # noqa: PLC0415
 
     connected(lambda db: operations.show_history(db, output, text=text or "", connector=connector, most=most))
+
+
+@app.command()
+def budget(
+    user: Annotated[str | None, typer.Option("-u", "--user", help="Another user; for administrators.")] = None,
+    output: AnyForm = None,
+) -> None:
+    """Show how much of your daily budget is used and left."""
+    from queryserver_client.cli import operations  # noqa: PLC0415
+
+    connected(lambda db: operations.show_budget(db, output, user))
 
 
 @app.command()

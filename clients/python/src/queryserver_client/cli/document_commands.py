@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from queryserver_client.cli.forms import IfExists, Permission
-from queryserver_client.cli.invocation import AnyForm, AsJson, Groups, Users, connected
+from queryserver_client.cli.invocation import AnyForm, AsJson, Groups, MaxEstimatedBytes, ReadOnly, Users, connected
 
 documents = typer.Typer(name="documents", no_args_is_help=True, help="Save, run and share queries.")
 
@@ -102,12 +102,15 @@ def run_document(
     max_age: Annotated[
         int | None, typer.Option(min=0, help="Use a stored result of the same run that is at most so many seconds old.")
     ] = None,
+    read_only: ReadOnly = False,
+    max_estimated_bytes: MaxEstimatedBytes = None,
 ) -> None:
     """Run a document with your own rights, and print its result, or send the rows to a file or table."""
     from queryserver_client.cli import documents as command  # noqa: PLC0415
 
     options: dict[str, Any] = {
         "connector": connector, "database": database, "limit": limit, "timeout": timeout, "max_age": max_age,
+        "read_only": read_only, "max_estimated_bytes": max_estimated_bytes,
     }  # fmt: skip
     target = command.Target(output, to, into, if_exists)
     connected(lambda db: command.run(db, document, parameter or [], target, options))

@@ -18,6 +18,12 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON."
 Force = Annotated[bool, typer.Option("-f", "--force", help="Replace existing files.")]
 GoOn = Annotated[bool, typer.Option("-c", "--continue", help="Skip files that already exist with the same size.")]
 Groups = Annotated[list[str] | None, typer.Option("-g", "--group", help="Name of a group; may be repeated.")]
+MaxEstimatedBytes = Annotated[
+    int | None,
+    typer.Option(
+        "--max-estimated-bytes", min=1, help="Do not run the statement if the data source expects to read more bytes."
+    ),
+]
 MostRows = Annotated[int | None, typer.Option("--limit", min=1, help="Maximum number of rows. Default: all.")]
 Parameter = Annotated[
     list[str] | None,
@@ -26,6 +32,7 @@ Parameter = Annotated[
     ),
 ]
 Paths = Annotated[list[str], typer.Argument(metavar="SOURCE... TARGET", help="Local paths, store://… or :/….")]
+ReadOnly = Annotated[bool, typer.Option("--read-only", help="Refuse statements that would change anything.")]
 Recursive = Annotated[bool, typer.Option("-r", "--recursive", help="Include directories with their contents.")]
 ResultId = Annotated[str, typer.Argument(help="Id of a result, or its first characters.")]
 StatementDatabase = Annotated[str | None, typer.Option("-d", "--database", help="Database of the statement.")]

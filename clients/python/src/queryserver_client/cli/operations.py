@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 _LOOKED_AT = 1000
 """Number of newest statements that are searched for an id; a user has fewer running statements."""
 _NAMES = ["id", "engine", "state", "submitted", "elapsed_s", "rows", "statement"]
-_NUMBERS = frozenset({"rows", "elapsed_s", "size"})
-_TIMES = frozenset({"modified", "until", "expires_at", "next_run", "last_run", "due", "ended"})
+_NUMBERS = frozenset({"rows", "elapsed_s", "size", "limit", "used", "left"})
+_TIMES = frozenset({"modified", "until", "expires_at", "next_run", "last_run", "due", "ended", "resets_at"})
 _WHOLE = frozenset({"id", "submitted", "modified", "size", "permissions", "state", "next_run", "last_run", "due"})
 _SHORT_ID = 8
 _ID_CHARACTERS = 36
@@ -55,6 +55,16 @@ def show_running(db: "Connection", form: Form | None, *, is_all: bool) -> None:
 def show_history(db: "Connection", form: Form | None, *, text: str, connector: str | None, most: int) -> None:
     """Show the user's newest `most` statements that contain `text`, newest first."""
     show(_NAMES, [_record(entry) for entry in db.history.search(text, dialect=connector, limit=most)], form)
+
+
+def show_budget(db: "Connection", form: Form | None, user: str | None) -> None:
+    """Show the budget of this user for the current UTC day, or that of another user (administrators)."""
+    budget = db.users.budget(user)
+    records = [
+        [name, allowance["limit"], allowance["used"], allowance["left"], budget["resets_at"]]
+        for name, allowance in (("engine_s", budget["engine_s"]), ("bytes", budget["bytes"]))
+    ]
+    show(["budget", "limit", "used", "left", "resets_at"], records, form)
 
 
 def cancel(db: "Connection", ids: Sequence[str]) -> int:

@@ -23,6 +23,8 @@ class Settings:
     limit: int | None = None
     timeout: float | None = None
     max_age: int | None = None
+    read_only: bool = False
+    max_estimated_bytes: int | None = None
     is_kept: bool = False
     """Whether results are kept on the server."""
 
@@ -57,6 +59,8 @@ def results(
             limit=settings.limit,
             timeout=settings.timeout,
             max_age=settings.max_age,
+            read_only=settings.read_only,
+            max_estimated_bytes=settings.max_estimated_bytes,
             allow_truncated=True,
             run_all=False,
             **callbacks,
