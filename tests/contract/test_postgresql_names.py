@@ -5,17 +5,28 @@ from contextlib import suppress
 from typing import Any
 
 import asyncpg
+import pyarrow as pa
 import pytest
 from tests.contract.engine_contract import NO_OPTIONS, USER
 from tests.contract.engine_driving import ended, read, run
+from tests.contract.loading_basis import MemoryLedger
 from tests.contract.postgresql_basis import address_of
 from tests.timing import until
 
+from queryserver.engines.postgresql.connection import PostgresqlConnection
 from queryserver.engines.postgresql.engine import PostgresqlEngine
 from queryserver.engines.postgresql.transactions import brackets, statement_name
-from queryserver.engines.protocol import EngineSession, SessionOptions, StatementContext
+from queryserver.engines.protocol import (
+    EngineSession,
+    LoadColumn,
+    SessionOptions,
+    StatementContext,
+    TableLoad,
+    TableName,
+)
 from queryserver.engines.sessions import StreamedSession
 from queryserver.errors.statements import StatementRejected
+from queryserver.formats.arrow import BaseType, ColumnType
 from queryserver.sql.markers import BoundStatement, StatementParameters
 from queryserver.sql.parameters import read_parameter_rows
 from queryserver.sql.positions import Position, position_of
@@ -218,6 +229,38 @@ async def test_errors_have_positions_in_the_statement_without_the_comment(
     assert position_of(caught.value.location, sql) == position
     assert caught.value.message.splitlines()[-1] == f"Position: {shown_position}"
     assert "traceparent" not in caught.value.message
+
+
+async def test_metadata_queries_show_their_user(engine, monkeypatch):
+    sent = list[str]()
+    execute = PostgresqlConnection.execute
+
+    async def executed(self, query, *rest, **named):
+        sent.append(query)
+        return await execute(self, query, *rest, **named)
+
+    monkeypatch.setattr(PostgresqlConnection, "execute", executed)
+    async with engine.catalog(USER, NO_OPTIONS) as catalog:
+        assert "public" in await catalog.databases()
+    assert brackets(read_only=False, is_in_transaction=False, name=f"user={USER.username}").begin in sent
+
+
+@pytest.mark.parametrize("tags", [True, False])
+async def test_loads_show_their_operation(users_dsn, watcher, tags):
+    engine = PostgresqlEngine(address_of(users_dsn), tags=tags)
+    column = LoadColumn("n", ColumnType(BaseType.INT64), "BIGINT", nullable=True)
+    load = TableLoad(TableName(None, "loaded"), TableName(None, "_qs_import_1"), (column,), context=CONTEXT)
+    names = list[str]()
+
+    async def batches() -> AsyncGenerator[pa.RecordBatch]:
+        names.append((await shown(watcher))["application_name"])
+        yield pa.record_batch({"n": pa.array([1], pa.int64())})
+
+    async with engine.loader(USER, NO_OPTIONS) as loader:
+        assert await loader.load(load, batches(), MemoryLedger()) == 1
+        names.append((await shown(watcher))["application_name"])
+    assert names == [NAME if tags else "queryserver", "queryserver"]
+    await engine.close()
 
 
 async def test_query_sends_no_further_message_for_its_name(session, monkeypatch):

@@ -8,10 +8,12 @@ from typing import Any
 
 from queryserver import errors
 from queryserver.engines.protocol import (
+    NO_CONTEXT,
     SAMPLE_ROWS,
     EngineSession,
     FunctionDescription,
     SampleKind,
+    StatementContext,
     TableColumn,
     TableDescription,
     TableSummary,
@@ -75,7 +77,9 @@ async def build_summaries(rows: Sequence[Row], make: Callable[[Row], TableSummar
     return result
 
 
-async def read_rows(session: EngineSession, statement: str, *, max_rows: int = MAX_ROWS) -> list[Row]:
+async def read_rows(
+    session: EngineSession, statement: str, *, max_rows: int = MAX_ROWS, context: StatementContext = NO_CONTEXT
+) -> list[Row]:
     """Run a query and return at most its first `max_rows` rows as tuples; empty if the statement has no result set.
 
     If the caller is canceled, the query is canceled on the engine. Besides the query's own errors, raises
@@ -83,7 +87,7 @@ async def read_rows(session: EngineSession, statement: str, *, max_rows: int = M
     `MAX_BYTES`.
     """
     try:
-        handle = await session.submit(statement)
+        handle = await session.submit(statement, context)
         async with submitted(session, handle):
             if not (await ended(session, handle)).has_result_set:
                 return []
@@ -167,15 +171,16 @@ def sample_query(
 
 
 class SessionCatalog:
-    """Base class for catalogs that run metadata queries in a session."""
+    """Base class for catalogs that run metadata queries in a session. `context` applies to each of them."""
 
     nested_refusal = ""
     """The error message for a request to sample values nested in a column; empty if the engine supports this."""
     mark = '"'
     """The quote character for names."""
 
-    def __init__(self, session: EngineSession) -> None:
+    def __init__(self, session: EngineSession, context: StatementContext = NO_CONTEXT) -> None:
         self._session = session
+        self._context = context
 
     async def sample_statement(
         self, table: TableDescription, column: str | None, nested: Sequence[str], kind: SampleKind
@@ -194,7 +199,7 @@ class SessionCatalog:
 
     async def _rows(self, query: str) -> list[Row]:
         with metadata_errors():
-            return await read_rows(self._session, query)
+            return await read_rows(self._session, query, context=self._context)
 
 
 def identifier(name: str, *, mark: str = '"') -> str:

@@ -535,6 +535,8 @@ class TableLoad:
     columns: tuple[LoadColumn, ...]
     append: bool = False
     replace: bool = False
+    context: StatementContext = NO_CONTEXT
+    """The operation that loads the table, for engines that show it in their own views."""
 
 
 class LoadLedger(Protocol):

@@ -21,7 +21,7 @@ from queryserver import errors
 from queryserver.catalog.lookups import Lookups
 from queryserver.connectors.model import Connector
 from queryserver.connectors.registry import Connectors
-from queryserver.engines.protocol import LoadingEngine, TableLoad, TableLoader, TableName
+from queryserver.engines.protocol import LoadingEngine, StatementContext, TableLoad, TableLoader, TableName
 from queryserver.errors.files import invalid_columns, invalid_dialect, replacing_not_supported, table_exists
 from queryserver.errors.statements import rejected_by_rule
 from queryserver.exports.model import ExportSummary, present_rights, require_download
@@ -289,6 +289,9 @@ class TableSink:
             columns=made.load_columns,
             append=append,
             replace=destination.if_exists is IfExists.REPLACE,
+            context=StatementContext(
+                self.user.username, str(self.assignment.client_operation_id), self.assignment.connector
+            ),
         )
 
     async def _rows(

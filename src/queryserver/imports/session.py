@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import BinaryIO, TypeVar
 
@@ -109,7 +109,7 @@ class Imports:
         engine: protocol.Engine,
         options: protocol.SessionOptions,
         _statement: str | BoundStatement,  # only describes the import
-        _context: protocol.StatementContext,
+        context: protocol.StatementContext,
         report: JobReport,
     ) -> None:
         plan = read_plan(assignment.import_plan or {})
@@ -135,7 +135,7 @@ class Imports:
             rows as scratch,
         ):
             text_bytes = file.size_bytes if is_text else None
-            running = _Import(self.workbooks, self.threads, plan, file, text_bytes, report, scratch, ledger)
+            running = _Import(self.workbooks, self.threads, plan, file, text_bytes, report, scratch, ledger, context)
             await running.load_into(loader)
 
 
@@ -152,6 +152,7 @@ class _Import:
     report: JobReport
     scratch: "ScratchRows"
     ledger: StatementLedger
+    context: protocol.StatementContext
     _amount_read: int = 0
 
     async def load_into(self, loader: protocol.TableLoader) -> ImportResult:
@@ -214,6 +215,7 @@ class _Import:
 
     async def _load(self, loader: protocol.TableLoader, counts: "ImportCounts", *, append: bool) -> ImportResult:
         load, target_name = self.plan.load(self.ledger.statement_id, append=append), self.plan.target_name
+        load = replace(load, context=self.context)
         good_rows = self._scratch_batches(counts) if self.scratch.is_whole else self._convert_again(counts)
         async with aclosing(good_rows):
             loaded = await loader.load(load, good_rows, self.ledger)

@@ -254,6 +254,7 @@ WITH known AS (
   SELECT unnest(histogram_bounds::text::{type_name}[] || most_common_vals::text::{type_name}[]) AS v
     FROM (SELECT * FROM {source}) AS s)
 SELECT (SELECT v FROM known ORDER BY v LIMIT 1)::text, (SELECT v FROM known ORDER BY v DESC LIMIT 1)::text""",
+                context=self._context,
             )
             return least, most
         return None, None
@@ -282,7 +283,7 @@ SELECT p.proname, pg_get_function_arguments(p.oid), pg_get_function_result(p.oid
         Planning fails if the statement sorts values that have no sort order.
         """
         try:
-            await read_rows(self._session, f"EXPLAIN {statement}")
+            await read_rows(self._session, f"EXPLAIN {statement}", context=self._context)
         except errors.StatementRejected:
             return False
         return True

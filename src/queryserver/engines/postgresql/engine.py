@@ -23,7 +23,14 @@ from queryserver.engines.postgresql.errors import connect_errors
 from queryserver.engines.postgresql.estimates import PostgresqlSession
 from queryserver.engines.postgresql.loader import PostgresqlLoader
 from queryserver.engines.postgresql.parameters import PARAMETERS
-from queryserver.engines.protocol import NO_CONTEXT, Catalog, EngineCapabilities, SessionOptions, TableLoader
+from queryserver.engines.protocol import (
+    NO_CONTEXT,
+    Catalog,
+    EngineCapabilities,
+    SessionOptions,
+    StatementContext,
+    TableLoader,
+)
 from queryserver.engines.sessions import DatabaseAddress, PooledSessions, StreamedSession
 from queryserver.errors.statements import EngineError, EngineUnavailable
 from queryserver.identity.model import User
@@ -363,11 +370,11 @@ class PostgresqlEngine:
     @asynccontextmanager
     async def catalog(self, user: User, options: SessionOptions) -> AsyncGenerator[Catalog]:
         async with self.session(user, options) as session:
-            yield PostgresqlCatalog(session)
+            yield PostgresqlCatalog(session, StatementContext(user=user.username))
 
     def loader(self, user: User, options: SessionOptions) -> AbstractAsyncContextManager[TableLoader]:
         prepare = partial(prepare_session, options, self._acting_role)
-        make = partial(PostgresqlLoader, read_only=self._read_only, canceled=self._canceled)
+        make = partial(PostgresqlLoader, read_only=self._read_only, tags=self._tags, canceled=self._canceled)
         return self._sessions.use_connection(self._login(user, options), prepare, make)
 
     async def ping(self) -> None:

@@ -17,6 +17,7 @@ from queryserver.engines import loader
 from queryserver.engines.catalog_queries import identifier, qualified
 from queryserver.engines.postgresql.connection import PostgresqlConnection
 from queryserver.engines.postgresql.errors import replace_cancellation, statement_errors
+from queryserver.engines.postgresql.transactions import naming, statement_name
 from queryserver.engines.postgresql.wire import RefusalTap
 from queryserver.engines.protocol import LoadLedger, TableLoad, TableName
 from queryserver.errors.statements import EngineError, StatementRejected
@@ -83,9 +84,11 @@ class PostgresqlLoader:
         executor: Executor,
         *,
         read_only: bool,
+        tags: bool = True,
         canceled: Callable[[], EngineError] | None = None,
     ) -> None:
-        """`canceled` is the same function as in `PostgresqlEngine`."""
+        """`tags` and `canceled` are those of `PostgresqlEngine`."""
+        self._tags = tags
         self._canceled = canceled
         self._connection = connection
         self._executor = executor
@@ -143,14 +146,18 @@ class PostgresqlLoader:
         # foreign keys.
         steps = loader.publishing_steps(load, source, target)
         with statement_errors(started=True):
-            creation = f"BEGIN ISOLATION LEVEL READ COMMITTED; CREATE {kind} {source} ({columns})"
-            await self._connection.execute(creation)
+            begin = f"BEGIN ISOLATION LEVEL READ COMMITTED{self._naming(load)}"
+            await self._connection.execute(f"{begin}; CREATE {kind} {source} ({columns})")
             rows = await self._copy(load, schema, batches)
             if load.replace:
                 (await self._find(load.target)).refuse_replacing(load)
             await self._connection.execute("; ".join(steps))
             await loader.run_to_completion(self._connection.execute("COMMIT", timeout=_COMMIT_S))
         return rows
+
+    def _naming(self, load: TableLoad) -> str:
+        """Return what follows BEGIN so that the server's views show the load until the end of the transaction."""
+        return naming(statement_name(load.context)) if self._tags and not self._connection.keeps_own_name() else ""
 
     async def _copy(self, load: TableLoad, schema: str, batches: AsyncIterator[pa.RecordBatch]) -> int:
         with self._connection.watched() as tap:

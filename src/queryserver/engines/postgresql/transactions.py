@@ -31,6 +31,11 @@ def name_command(name: str) -> str:
     return f"SET application_name = '{name}'"
 
 
+def naming(name: str) -> str:
+    """Return what follows BEGIN to set the name until the end of the transaction; empty without a name."""
+    return f"; SET LOCAL application_name = '{name}'" if name else ""
+
+
 def brackets(*, read_only: bool, is_in_transaction: bool, name: str) -> Brackets:
     """Return what to send around a statement, which begins a transaction, or a savepoint in the session's own one.
 
@@ -41,7 +46,7 @@ def brackets(*, read_only: bool, is_in_transaction: bool, name: str) -> Brackets
     transaction at the end of a savepoint, so later statements may change data. Both are rolled back after success, too:
     effects that the mode does not prevent, such as notifications, settings and rows of temporary tables, are undone.
     """
-    named = f"; SET LOCAL application_name = '{name}'" if name else ""
+    named = naming(name)
     if not read_only:
         return Brackets(f"BEGIN{named}", "COMMIT", "ROLLBACK")
     if not is_in_transaction:
