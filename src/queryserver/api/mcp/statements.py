@@ -105,7 +105,8 @@ def _run_sql_description(editor: EditorSettings) -> str:
         " the same key returns it. A call has at most 1 MiB. The first rows have at most"
         f" {DEFAULT_BYTES:,} bytes; get_result reads further. At most {editor.result_max_rows:,} rows and"
         f" {editor.result_max_bytes:,} bytes are stored. At most {editor.max_streams_per_user} calls of a user"
-        " wait at the same time."
+        " wait at the same time. The statement may run for statement_timeout_s of list_connectors. Limits on estimated"
+        " bytes or cost, and a budget per day, may refuse it; the error names the limit."
     )
 
 

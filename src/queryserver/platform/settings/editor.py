@@ -70,10 +70,10 @@ class GeneralSettings(Section):
     has its own session and no stored row. Side effects of functions cannot be detected, so choose this only if queries
     may run twice."""
     max_estimated_bytes: Positive | None = None
-    """Statements of which the data source expects that they read more bytes are not run; absent: no limit. Requires a
-    data source that estimates bytes (docs/engines.md)."""
+    """A statement is not run if the data source expects it to read more bytes; absent: no limit. Requires a data source
+    that estimates bytes (docs/engines.md)."""
     max_estimated_cost: Positive | None = None
-    """Statements whose plan has a higher cost, in the units of the planner, are not run; absent: no limit. Requires a
+    """A statement is not run if its plan has a higher cost, in the units of the planner; absent: no limit. Requires a
     data source that estimates costs (postgresql)."""
     share_results: Literal["never", "users_of_connector", "anyone"] | None = None
     """To whom users may grant their results: no user, users who may use the data source too, or any user; absent:
@@ -187,17 +187,14 @@ Seconds = Annotated[Positive, Field(le=86_400 * 365)]
 
 
 class GroupLimitSettings(Section):
-    """Limits for the members of a group, in place of the limits of `editor` with the same names.
-
-    A user in several of these groups has the highest of their limits.
-    """
+    """Limits for the members of a group, in place of those of `editor`. Of several groups the highest limit applies."""
 
     max_estimated_bytes: Count | None = None
-    """Overrides `editor.max_estimated_bytes`; 0: none."""
+    """Overrides `editor.max_estimated_bytes`; 0: no limit."""
     budget_engine_s_per_day: Count | None = None
-    """Overrides `editor.budget_engine_s_per_day`; 0: none."""
+    """Overrides `editor.budget_engine_s_per_day`; 0: no limit."""
     budget_bytes_per_day: Count | None = None
-    """Overrides `editor.budget_bytes_per_day`; 0: none."""
+    """Overrides `editor.budget_bytes_per_day`; 0: no limit."""
 
 
 class EditorSettings(Section):
@@ -279,13 +276,13 @@ class EditorSettings(Section):
     spool_max_bytes_per_user: Positive = 20 * GIB
     """Maximum total size of the stored results of one user."""
     max_estimated_bytes: Count = 0
-    """Statements of which the data source expects that they read more bytes are not run; 0: no limit. Statements that
-    the data source cannot estimate are run."""
+    """A statement is not run if the data source expects it to read more bytes; 0: no limit. Statements that the data
+    source cannot estimate are run."""
     budget_engine_s_per_day: Count = 0
-    """Maximum time that the statements of one user run on data sources in one UTC day, in seconds; 0: none."""
+    """Maximum time that the statements of one user run on data sources in one UTC day, in seconds; 0: no limit."""
     budget_bytes_per_day: Count = 0
     """Maximum bytes that the statements of one user read from data sources in one UTC day: as the data source reports
-    them, else its estimate, else the size of the rows; 0: none."""
+    them, otherwise its estimate, otherwise the size of the rows; 0: no limit."""
     group_limits: dict[str, GroupLimitSettings] = Field(default_factory=dict[str, GroupLimitSettings])
     """By group: limits of its members in place of `max_estimated_bytes`, `budget_engine_s_per_day` and
     `budget_bytes_per_day`."""
