@@ -286,6 +286,12 @@ class TestShown:
         contexts = (engine(api).contexts, engine(api, "guarded").contexts)
         assert [found[-1].read_only for found in contexts] == [False, True]
 
+    async def test_an_estimate_above_64_bits_is_shown_as_the_largest_number(self, ana: Caller):
+        statement = f"rows {10**19}"
+        explained = await ana.post_ok("editor/explain/measured", statement=statement)
+        refused = await ana.run("measured", statement, max_estimated_bytes=1)
+        assert explained["estimated_bytes"] == refused["query_status"]["estimated_bytes"] == 2**63 - 1
+
     async def test_an_explained_statement_without_an_estimate_has_none(self, ana: Caller):
         body = await ana.post_ok("editor/explain/measured", statement="text a")
         assert "estimated_bytes" not in body

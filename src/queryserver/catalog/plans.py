@@ -29,6 +29,8 @@ from queryserver.statements.session_repository import SessionRecords
 
 _MAX_LINES = 10_000
 _PLAN = "plan"
+_MAX_BYTES = 2**63 - 1
+"""The largest estimate that is shown, as in the records of statements. Planners may expect more."""
 _ESTIMATE_S = 5.0
 """Time for the estimate, so that a slow one does not prevent the response with the plan."""
 
@@ -154,7 +156,8 @@ class Plans:
         failure = capabilities.explain_failure.match(plan) if capabilities.explain_failure else None
         if failure is not None:
             return orjson.dumps([None, StatementRejected.code, plan[failure.end() :].strip(), None])
-        return orjson.dumps([plan, "", "", None, estimate.scanned_bytes, estimate.cost])
+        scanned_bytes = None if estimate.scanned_bytes is None else min(estimate.scanned_bytes, _MAX_BYTES)
+        return orjson.dumps([plan, "", "", None, scanned_bytes, estimate.cost])
 
     @asynccontextmanager
     async def _session(

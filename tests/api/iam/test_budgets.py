@@ -132,6 +132,11 @@ class TestCounting:
         await ana.run("frozen", "INSERT INTO t VALUES (1)")
         assert (await budget_of(ana))["bytes"] == before["bytes"]
 
+    async def test_a_sum_above_64_bits_is_shown_as_the_largest_number(self, ana: Caller):
+        for body in [await ana.run("mysql", "rows 1") for _ in range(3)]:
+            await change(ana.api, body, f"scanned_bytes = {2**63 - 1}")
+        assert (await budget_of(ana))["bytes"] == {"limit": _BYTES, "used": 2**63 - 1, "left": 0}
+
     async def test_closed_results_keep_counting(self, ana: Caller):
         body = await use(ana, f"{ran(20)}, scanned_bytes = 12345")
         await ana.on(body["history_uuid"], "close_statement")

@@ -14,6 +14,7 @@ from queryserver.api.dependencies import Admin, AnyUser, BudgetsDep, NoFields, T
 from queryserver.api.responses import json_response, model_from, utc_text, utc_text_without_zone
 from queryserver.api.routes import PathGroup, failures
 from queryserver.api.schemas import generated as wire
+from queryserver.api.schemas.fields import INT64_MAX
 from queryserver.api.schemas.requests import platform as requests
 from queryserver.errors.base import UserNotFound, admin_required
 from queryserver.identity.model import Preferences
@@ -134,8 +135,11 @@ def _budget_body(budget: Budget) -> wire.Budget:
 
 
 def _allowance(allowance: Allowance) -> wire.Allowance:
-    """Return whole numbers: what is used rounded up, so that a budget with nothing left is shown as used up."""
-    used, most = ceil(allowance.used), allowance.limit.most
+    """Return whole numbers: what is used rounded up, so that a budget with nothing left is shown as used up.
+
+    The sum of several estimates may be larger than the numbers that JSON parsers read.
+    """
+    used, most = min(ceil(allowance.used), INT64_MAX), allowance.limit.most
     return wire.Allowance(limit=most, used=used, left=None if most is None else max(most - used, 0))
 
 
