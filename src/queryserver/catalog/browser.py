@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 import orjson
 
 from queryserver.catalog import queries
-from queryserver.catalog.lookups import Lookups
+from queryserver.catalog.lookups import Lookups, lookup_context
 from queryserver.catalog.queries import CatalogQuery, DescribedColumn, TableList, column_of, nested_type
 from queryserver.connectors.model import Connector
 from queryserver.connectors.registry import Connectors
@@ -23,7 +23,6 @@ from queryserver.engines.protocol import (
     DatabaseDescription,
     FunctionDescription,
     SampleKind,
-    StatementContext,
     TableColumn,
     TableDescription,
 )
@@ -32,7 +31,7 @@ from queryserver.errors.base import InvalidParameter
 from queryserver.errors.statements import EngineForbidden, PageRowTooLarge, StatementDenied, function_not_found
 from queryserver.formats.arrow import CellForm, Column, ResultType
 from queryserver.formats.cells import RenderedRows, render_page, rendering_memory
-from queryserver.identity.model import Scope, User
+from queryserver.identity.model import User
 from queryserver.platform.fair_queue import ByteBudget
 from queryserver.statements.model import RecordedStatement
 from queryserver.statements.submission import Submission, Submissions
@@ -292,9 +291,8 @@ class Samples:
     async def _rows(self, user: User, source: Connector, statement: str, form: CellForm) -> TableSample:
         try:
             async with self.lookups.session(user, source) as session:
-                answer = await run(
-                    session, statement, max_rows=SAMPLE_ROWS, max_bytes=self.max_bytes, context=_context(user, source)
-                )
+                context = lookup_context(user, source)
+                answer = await run(session, statement, max_rows=SAMPLE_ROWS, max_bytes=self.max_bytes, context=context)
         except StatementDenied as error:
             # A sample request names an object instead of a statement, so the error for objects applies.
             raise EngineForbidden(error.message) from error
@@ -320,12 +318,6 @@ class Samples:
         finally:
             reservation.release()
         return _sample(answer.columns, rendered, self.max_bytes)
-
-
-def _context(user: User, source: Connector) -> StatementContext:
-    """Return the context of a sample. A view may call functions that change data, which some tokens must not."""
-    may_only_read = source.read_only or not user.has_scope(Scope.QUERY)
-    return StatementContext(user=user.username, connector=source.key, read_only=may_only_read)
 
 
 def _sample(columns: Sequence[Column], rendered: RenderedRows, max_bytes: int) -> TableSample:

@@ -25,7 +25,7 @@ from queryserver.connectors.registry import Connectors
 from queryserver.engines import protocol
 from queryserver.errors.base import DatabaseUnavailable
 from queryserver.errors.statements import engine_process_lost
-from queryserver.identity.model import User
+from queryserver.identity.model import Scope, User
 from queryserver.platform.caches import SingleFlight
 from queryserver.platform.database import Database
 from queryserver.platform.fair_queue import ConnectorSlots
@@ -58,6 +58,17 @@ _CATALOG_QUERY = "question"
 _TABLE_EXISTS = "import_table_exists"
 
 ResultListener = Callable[[User, Connector, CatalogQuery[Any], object], None]
+
+
+def lookup_context(user: User, connector: Connector) -> protocol.StatementContext:
+    """Return the context of a sample or plan, which may have effects that some tokens must not have.
+
+    A view may call functions that change data. For a plan, MySQL may call the functions of a subquery, and Trino
+    creates the table of CREATE TABLE … AS in some catalogs. The mode is not always set, because in a named session with
+    an open transaction, engines refuse a context that is `read_only`, or use a savepoint.
+    """
+    may_only_read = connector.read_only or not user.has_scope(Scope.QUERY)
+    return protocol.StatementContext(user=user.username, connector=connector.key, read_only=may_only_read)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,16 +9,16 @@ from typing import Any
 
 import orjson
 
-from queryserver.catalog.lookups import Lookups
+from queryserver.catalog.lookups import Lookups, lookup_context
 from queryserver.connectors.model import Connector
 from queryserver.connectors.registry import Connectors
 from queryserver.engines.estimates import CostEstimate, EstimatingSession
-from queryserver.engines.protocol import EngineCapabilities, EngineSession, StatementContext
+from queryserver.engines.protocol import EngineCapabilities, EngineSession
 from queryserver.engines.sessions import Answer, run
 from queryserver.errors.base import InvalidParameter, MissingParameter, NotSupported, PayloadTooLarge
 from queryserver.errors.statements import EngineError, SessionLost, StatementRejected, session_not_found
 from queryserver.formats.cells import cell_values
-from queryserver.identity.model import Scope, User
+from queryserver.identity.model import User
 from queryserver.sql.markers import BoundStatement
 from queryserver.sql.parameters import Parameters
 from queryserver.sql.positions import Position, after_prefix, position_of, without_prefix
@@ -142,7 +142,7 @@ class Plans:
         try:
             async with self._session(user, connector, database, session_id) as session:
                 is_open = True
-                context = _context(user, connector)
+                context = lookup_context(user, connector)
                 answer = await run(session, bound or statement, max_rows=_MAX_LINES, context=context)
                 estimate = await _estimate(session, plain)
         except (StatementRejected, SessionLost) as refusal:
@@ -172,17 +172,6 @@ class Plans:
             raise SessionLost(f"Invalid session Id {session_id}: the session no longer exists.")
         async with self.open_sessions.turn(open_session, user) as session:
             yield session
-
-
-def _context(user: User, connector: Connector) -> StatementContext:
-    """Return the context of an EXPLAIN, which may have effects.
-
-    For a plan, MySQL may call the functions of a subquery, and Trino creates the table of CREATE TABLE … AS in some
-    catalogs. In a named session with an open transaction, engines refuse a context that is `read_only`, or use a
-    savepoint.
-    """
-    may_only_read = connector.read_only or not user.has_scope(Scope.QUERY)
-    return StatementContext(user=user.username, connector=connector.key, read_only=may_only_read)
 
 
 async def _estimate(session: EngineSession, statement: str | BoundStatement) -> CostEstimate:
