@@ -15,7 +15,7 @@ from tests.timing import until
 
 from queryserver.engines.postgresql.connection import PostgresqlConnection
 from queryserver.engines.postgresql.engine import PostgresqlEngine
-from queryserver.engines.postgresql.transactions import brackets, statement_name
+from queryserver.engines.postgresql.transactions import Brackets, brackets, statement_name
 from queryserver.engines.protocol import (
     EngineSession,
     LoadColumn,
@@ -277,3 +277,14 @@ async def test_query_sends_no_further_message_for_its_name(session, monkeypatch)
     await completed(session, "SELECT 1")
     await completed(session, "DO $$BEGIN END$$")
     assert sent == [brackets(read_only=False, is_in_transaction=False, name=NAME).begin, "COMMIT"]
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+async def test_begin_that_fails_half_way_leaves_no_transaction(session, monkeypatch, read_only):
+    """A cancel request may arrive between BEGIN and the command that sets the name."""
+    failing = Brackets("BEGIN; SELECT 1/0", "COMMIT", "ROLLBACK")
+    with monkeypatch.context() as patched:
+        patched.setattr("queryserver.engines.postgresql.connection.brackets", lambda **_: failing)
+        with pytest.raises(StatementRejected, match="division by zero"):
+            await completed(session, "SELECT 1", StatementContext(read_only=read_only))
+    assert await completed(session, "SHOW application_name") == [(NAME,)]

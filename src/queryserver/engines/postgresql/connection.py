@@ -331,6 +331,8 @@ class PostgresqlStatement(DriverStatement):
             self._send_name()
             return
         around = brackets(read_only=self._read_only, is_in_transaction=is_in_transaction, name=self._name)
+        if not is_in_transaction:
+            self._brackets = around  # a cancel request may arrive after BEGIN, before the name is set
         with self._errors(started=False):
             await self._connection.execute(around.begin)
         self._brackets = around
