@@ -306,7 +306,7 @@ _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def _limits(variant: TrinoVariant, state: ClientState, context: StatementContext) -> Mapping[str, str]:
-    """Return the session properties with the context's limits. A lower limit that the session has set remains."""
+    """Return the session property with the context's limit, unless the session has set a lower one."""
     if context.max_scanned_bytes is None or not variant.scan_limit:
         return {}
     match = _SIZE.fullmatch(state.properties.get(variant.scan_limit, ""))
