@@ -149,7 +149,7 @@ class TestReadOnly:
         await self._prepare(ana)
         switch = "SELECT set_config('default_transaction_read_only', 'off', false)"
         body = await ana.run("replica", f"{switch}; SELECT change_kept(); SELECT 2 INTO sneaky")
-        assert body["status"] == 0
+        assert (body["status"], body["query_status"]["state"]) == (1, "failed")
         while body["handle"]["has_more_statements"]:
             body = await ana.post_ok("editor/execute", operationId=body["history_uuid"], wait=30)
             assert (body["status"], body["query_status"]["state"]) == (1, "failed")

@@ -19,7 +19,7 @@ _VOLATILE = {
     "operationId", "watch_url", "absoluteUrl", "expires_at", "lastExecuted", "count", "ms", "size",
     "submitted", "started", "ended", "elapsed_ms", "queued_ms", "queue_position",
     "log", "logs", "next_from", "nice_name", "last_modified", "created", "modified", "modified_by", "owner",
-    "next_after", "link", "until", "shared_at", "shared_by",
+    "next_after", "username", "link", "until", "shared_at", "shared_by",
     # The search index is filled during the walk.
     "results", "facets", "totalMatched", "sources", "warnings",
 }  # fmt: skip
@@ -133,6 +133,7 @@ class Walk:
             await self._get(f"/desktop/api2/context/{kind}/mysql")
         await self._post("get_config")
         await self._get("iam/preferences")
+        await self._get("iam/budget")
         await self._post("iam/preferences", big_numbers="number")
         await self._connectors()
         await self._post("metadata/search/entities_interactive", query_s="t10", sources=["sql"])

@@ -435,7 +435,7 @@ class TestScopes:
 
     @pytest.mark.parametrize("text", ["Query", "query import", '["x"]', "query\x1c", [{}], [[]], [None], [1]])
     def test_unknown_scope_is_rejected_with_the_known_scopes(self, text: Any):
-        with pytest.raises(InvalidParameter, match=r"^scopes\.0 must be one of query, files:read, "):
+        with pytest.raises(InvalidParameter, match=r"^scopes\.0 must be one of query, query:read, files:read, "):
             parse(platform.NewApiTokenRequest, {"name": "n", "scopes": text})
 
     def test_form_pattern_is_absent_from_the_document(self):

@@ -23,6 +23,13 @@ CHECKED = {"desktop.ldap.use_start_tls"}
 OTHER_NAMES = {"metastore.allow_sample_data_from_views"}
 """Keys whose values are copied to other keys, which the service reads."""
 
+LIMITS_OF_USERS = {
+    f"{table}.{key}"
+    for table in ("editor", "editor.group_limits")
+    for key in ("budget_engine_s_per_day", "budget_bytes_per_day")
+}
+"""Keys that `statements.user_limits` reads by names that it receives."""
+
 OF_THE_TASK_SERVER = {
     *(f"desktop.smtp.{key}" for key in ("default_from_email", "host", "password", "port", "tls", "user")),
     *(
@@ -74,4 +81,4 @@ def names_read() -> set[str]:
 def test_service_reads_every_settings_key() -> None:
     read = names_read()
     unread = {".".join(path) for path in leaves(Settings) if not set(path) <= read}
-    assert unread - WITHOUT_EFFECT - CHECKED - OTHER_NAMES - OF_THE_TASK_SERVER == set()
+    assert unread - WITHOUT_EFFECT - CHECKED - OTHER_NAMES - LIMITS_OF_USERS - OF_THE_TASK_SERVER == set()
