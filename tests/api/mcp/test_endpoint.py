@@ -58,11 +58,13 @@ async def test_other_methods_are_not_allowed(api: Api, ana: Caller, method: str)
 
 @pytest.mark.mcp(3)
 async def test_disabled_endpoint_does_not_exist(tmp_path: Path, database_dsn: str, users_url: str) -> None:
-    settings = make_settings(tmp_path, database_dsn, users_url)
+    jwt = {"key_server_url": ("http://127.0.0.1:9/keys",), "issuer": ISSUER, "audience": AUDIENCE}
+    settings = make_settings(tmp_path, database_dsn, users_url, desktop={"auth": {"jwt": jwt}})
     off = settings.model_copy(update={"mcp": settings.mcp.model_copy(update={"enabled": False})})
     async with open_api(off) as api:
         ana = await api.user("ana")
         assert (await posted(api.http, headers=ana.headers)).status_code == 404
+        assert (await api.http.get(f"{METADATA}/mcp")).status_code == 404
 
 
 @pytest.mark.mcp(4)

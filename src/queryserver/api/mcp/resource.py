@@ -28,10 +28,10 @@ def challenge(request: Request) -> str:
 
 
 def metadata(request: Request) -> Mapping[str, Any] | None:
-    """Return the metadata, or None if no external issuer is configured."""
+    """Return the metadata, or None if no external issuer is configured, or the endpoint is off."""
     settings = services_of(request).settings
     issuer = issuer_of(settings)
-    if issuer is None:
+    if issuer is None or not settings.mcp.enabled:
         return None
     return {
         "resource": settings.mcp.resource_url or f"{_origin(request, settings)}/mcp",
