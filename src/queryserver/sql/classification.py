@@ -59,9 +59,8 @@ def read_only_refusal(
     if is_too_long or keyword == UNKNOWN:
         return f"{rule}, and the statement is too long to verify that it does not change data."
     if not strict:
-        # `replace` is a function, too, and quotes and comments may contain any word.
-        may_run = not changes_data(text, dialect) or (keyword in _READ_KEYWORDS and only_reads(text, dialect))
-        return None if may_run else f"{rule}, but the statement {_kind_of_change(keyword)}."
+        change = _change(text, dialect, keyword) if changes_data(text, dialect) else None
+        return None if change is None else f"{rule}, but the statement {change}"
     found = reading_obstacle(text, dialect)
     if found is None:
         return None
@@ -71,11 +70,16 @@ def read_only_refusal(
     )
 
 
-def _kind_of_change(keyword: str) -> str:
-    """Return how a statement that may change something differs from one that only reads."""
-    if keyword in _READ_KEYWORDS:
-        return "contains a word of a change, such as INSERT"
-    return f"begins with {keyword[:_MAX_SHOWN_CHARACTERS]}"
+def _change(text: str, dialect: str, keyword: str) -> str | None:
+    """Return what a statement may change, as the end of a sentence, or None if the statement is known to read.
+
+    `replace` is also a function, and quotes and comments may contain any word.
+    """
+    if keyword not in _READ_KEYWORDS:
+        return f"begins with {keyword[:_MAX_SHOWN_CHARACTERS]}."
+    obstacle = reading_obstacle(text, dialect)
+    is_named = keyword == "WITH" and len(text) <= MAX_TOKENIZED_CHARACTERS
+    return obstacle if obstacle is None or is_named else "contains a word of a change, such as INSERT."
 
 
 def _is_searched(keyword: str, dialect: str) -> bool:

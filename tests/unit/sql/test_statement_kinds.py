@@ -47,6 +47,19 @@ def test_query_with_a_word_of_a_change_may_run_where_it_changes_nothing(text: st
     assert read_only_refusal(text, dialect) is None
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("WITH a AS (DELETE FROM t RETURNING b) SELECT * FROM a", "the statement contains the word DELETE."),
+        ("WITH a AS (SELECT merge FROM t) SELECT * FROM a", "If it is a name, quote it or put its table's name"),
+        ("EXPLAIN ANALYZE DELETE FROM t", "contains a word of a change, such as INSERT."),
+        (f"WITH a AS (SELECT '{'x' * 100_000}') DELETE FROM t", "contains a word of a change, such as INSERT."),
+    ],
+)
+def test_refusal_names_the_change(text: str, reason: str):
+    assert reason in (read_only_refusal(text, "postgresql") or "")
+
+
 def test_pivot_of_duckdb_is_a_query_unless_it_contains_a_change():
     for text in ("PIVOT t ON a USING count(*)", "unpivot t ON a, b"):
         assert read_only_refusal(text, "duckdb") is None
