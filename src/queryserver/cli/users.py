@@ -346,7 +346,10 @@ def new(
     max_estimated_bytes: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Do not run a statement if the data source expects it to read more bytes.", show_default=False
+            min=1,
+            max=2**63 - 1,
+            help="Do not run a statement if the data source expects it to read more bytes.",
+            show_default=False,
         ),
     ] = None,
     config: ConfigFile = None,

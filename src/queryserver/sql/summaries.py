@@ -17,6 +17,9 @@ _BETWEEN = frozenset({"IF", "NOT", "EXISTS", "ONLY", "LATERAL", "TABLE", "OVERWR
 """Words between such a word and the name of the table."""
 _CLAUSES = frozenset("WHERE GROUP ORDER HAVING LIMIT WINDOW UNION EXCEPT INTERSECT SET VALUES ON SELECT".split())  # noqa: SIM905
 
+_SIGNS_OF_LOCATIONS = frozenset("/?&=@:")
+"""DuckDB opens files under quoted names. Their URLs may contain signatures, so they are no names of tables here."""
+
 
 @dataclass(frozen=True, slots=True)
 class QuerySummary:
@@ -96,7 +99,7 @@ def _precedes_table(word: str, before: str, level: _Level, *, is_operation: bool
 
 def _is_name(token: str, quotes: tuple[str, ...]) -> bool:
     if token.startswith(quotes):
-        return True
+        return _SIGNS_OF_LOCATIONS.isdisjoint(token)
     return (
         token.replace("_", "a").replace("$", "a").isalnum() and not token[0].isdigit() and token.upper() not in _CLAUSES
     )

@@ -67,3 +67,8 @@ def test_a_summary_of_many_tables_ends_with_a_whole_name() -> None:
     summary = summarize(f"SELECT * FROM {', '.join(names)}", "trino").text
     assert len(summary) <= MAX_SUMMARY_CHARACTERS
     assert summary.split()[-1] in names
+
+
+def test_location_of_a_file_is_not_part_of_the_summary():
+    statement = 'SELECT * FROM "https://store.example/a.parquet?X-Amz-Signature=abc" JOIN sales USING (id)'
+    assert summarize(statement, "duckdb").text == "SELECT sales"
