@@ -23,8 +23,7 @@ from queryserver.engines.protocol import Engine
 from queryserver.identity.model import User
 from queryserver.platform.metrics import NO_METRICS, Metrics
 from queryserver.platform.threads import background
-from queryserver.sql.classification import read_only_refusal
-from queryserver.sql.statements import is_short
+from queryserver.sql.classification import is_quick, read_only_refusal
 
 log = structlog.get_logger(__name__)
 
@@ -364,7 +363,7 @@ class Connectors:
             strict = True
         rule = "This call must only read" if read_only else "This connector is read-only"
         refusal = partial(read_only_refusal, statement, connector.dialect, strict=strict, rule=rule)
-        return refusal() if is_short(statement) else await asyncio.to_thread(refusal)
+        return refusal() if is_quick(statement) else await asyncio.to_thread(refusal)
 
     def using(self, connector: Connector) -> AbstractAsyncContextManager[Engine]:
         """Keep the current version's engine open while the context is open.

@@ -17,7 +17,8 @@ from queryserver.sql.scanner import (
 )
 
 MAX_TOKENIZED_CHARACTERS = 100_000
-"""Longer texts are not tokenized, because that would block the event loop for more than 50 ms."""
+"""Longer texts are not tokenized, because that takes a second and more."""
+_QUICK_CHARACTERS = 2_000
 
 _READ_KEYWORDS = frozenset(
     {
@@ -31,6 +32,11 @@ _MULTIPLE_INSERTS = frozenset({"hive", "sparksql", "databricks"})
 _MAX_SEARCHED_CHARACTERS = 1_000_000  # this length takes about 10 ms; longer texts would block the event loop
 _MAX_SHOWN_CHARACTERS = 40
 _CHANGING_WORD = re.compile(rb"\b(?:insert|update|delete|merge|replace)\b")
+
+
+def is_quick(text: str) -> bool:
+    """Return whether the text can be judged on the event loop, which takes at most 10 ms. Use a thread for others."""
+    return len(text) <= _QUICK_CHARACTERS
 
 
 def changes_data(text: str, dialect: str) -> bool:
@@ -326,6 +332,8 @@ class _ChangeSearch:
         self._has_known_grammar = dialect in _KNOWN_GRAMMARS
         self._in_query = is_query
         """Whether a word at the current position can no longer be the first word of a statement."""
+        self._chains = dict[int, bool]()
+        """Whether the names and dots before a token are a chain of names, by the token's index."""
 
     def obstacle(self) -> str | None:
         return next(filter(None, map(self._obstacle_at, range(len(self._tokens)))), None)
@@ -359,8 +367,8 @@ class _ChangeSearch:
     def _obstacle_of_table_function(self, index: int) -> str | None:
         """Return the obstacle if `TABLE(` is followed by a call that may send its text to another system."""
         name = ""
-        while self._tokens[index:] and (self._tokens[index].word or self._tokens[index].text == "."):
-            name = self._tokens[index].word
+        while (token := self._at(index)).word or token.text == ".":
+            name = token.word
             index += 1
         is_call = self._at(index).text == "("
         if not is_call or name in HARMLESS_TABLE_FUNCTIONS:
@@ -393,14 +401,27 @@ class _ChangeSearch:
 
         `1.INTO t` is a number and a keyword, and `@a.` in MySQL is the name of a variable.
         """
-        is_member = False
-        while self._at(index - 1).text == ".":
-            dot, base = self._at(index - 1), self._at(index - 2)
-            is_name = base.is_quoted_name or (base.word != "" and not base.word[0].isdigit())
-            if not is_name or not base.stop == dot.start == dot.stop - 1 == self._at(index).start - 1:
-                return False
-            is_member, index = True, index - 2
-        return is_member and self._at(index - 1).text not in {"@", "$", ":", "#"}
+        return self._at(index - 1).text == "." and self._may_be_member(index)
+
+    def _may_be_member(self, index: int) -> bool:
+        """Return whether all names and dots before the token are a chain of names.
+
+        Each part of a chain is looked at only once, because a chain may be as long as the text.
+        """
+        parts = list[int]()
+        while index not in self._chains and self._at(index - 1).text == ".":
+            parts.append(index)
+            index -= 2
+        is_chain = self._chains.setdefault(index, self._at(index - 1).text not in {"@", "$", ":", "#"})
+        for part in reversed(parts):
+            is_chain = self._chains[part] = is_chain and self._is_linked(part)
+        return is_chain
+
+    def _is_linked(self, index: int) -> bool:
+        """Return whether a name, a dot and the token follow each other without blanks."""
+        dot, base = self._at(index - 1), self._at(index - 2)
+        is_name = base.is_quoted_name or (base.word != "" and not base.word[0].isdigit())
+        return is_name and base.stop == dot.start == dot.stop - 1 == self._at(index).start - 1
 
     def _at(self, index: int) -> _Token:
         return self._tokens[index] if 0 <= index < len(self._tokens) else _NO_TOKEN

@@ -12,10 +12,10 @@ from queryserver.engines.protocol import Credentials
 from queryserver.identity.keys import Sealer
 from queryserver.identity.model import User
 from queryserver.platform.database import Database
-from queryserver.sql.classification import MAX_TOKENIZED_CHARACTERS, changes_data, only_reads
+from queryserver.sql.classification import MAX_TOKENIZED_CHARACTERS, changes_data, is_quick, only_reads
 from queryserver.sql.markers import StatementParameters
 from queryserver.sql.scanner import first_keyword
-from queryserver.sql.statements import Choice, is_short
+from queryserver.sql.statements import Choice
 from queryserver.statements.model import NewStatement, ReusedResult
 from queryserver.statements.session_options import StatementSession
 
@@ -116,4 +116,4 @@ async def _surely_only_reads(new: NewStatement) -> bool:
     text, dialect = new.handle.statement, new.dialect
     if first_keyword(text, dialect) == "EXPLAIN":
         return False
-    return only_reads(text, dialect) if is_short(text) else await asyncio.to_thread(only_reads, text, dialect)
+    return only_reads(text, dialect) if is_quick(text) else await asyncio.to_thread(only_reads, text, dialect)

@@ -13,7 +13,7 @@ from queryserver.connectors.registry import Connectors
 from queryserver.identity.model import Scope, SealedToken, User
 from queryserver.platform.logs import AUDIT
 from queryserver.platform.settings.editor import EditorSettings
-from queryserver.sql.classification import only_reads
+from queryserver.sql.classification import is_quick, only_reads
 from queryserver.sql.markers import StatementParameters
 from queryserver.sql.parameters import Parameters
 from queryserver.sql.statements import Choice, PreviousStatement, StatementChooser, is_short
@@ -218,7 +218,8 @@ class StatementRecorder:
         if refusal is None and first_statement is None:
             sends = self.dispatcher.sends_at_once(first)
             may_commit_early = may_commit_early and sends and first.destination is None
-            early = may_commit_early and only_reads(first.handle.statement, connector.dialect)
+            text = first.handle.statement
+            early = may_commit_early and is_quick(text) and only_reads(text, connector.dialect)
             first = replace(first, sent_ahead=sends, lapses=self.dispatcher.lapses, commits_early=early)
         recorded = (
             await self.records.record(first) if first_statement is None else await self.records.record(new, first)

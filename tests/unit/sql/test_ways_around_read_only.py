@@ -282,3 +282,17 @@ def test_refusal_names_the_reason_and_what_to_do(text: str, reason: str):
     assert refusal is not None
     assert reason in refusal
     assert refusal.endswith("use a login that has only read rights on the engine.")
+
+
+@pytest.mark.parametrize("sign", ["a.", "@a.", '"a".'])
+def test_long_chain_of_names_is_judged_in_linear_time(sign: str, monkeypatch: pytest.MonkeyPatch):
+    links = 0
+
+    def count(*_: object) -> bool:
+        nonlocal links
+        links += 1
+        return True
+
+    monkeypatch.setattr("queryserver.sql.classification._ChangeSearch._is_linked", count)
+    only_reads("SELECT " + sign * 2_000 + "a", "mysql")
+    assert links <= 2_000

@@ -36,10 +36,9 @@ from queryserver.engines.sessions import OperationSession, answer
 from queryserver.engines.statement_tags import MAX_TAG_BYTES, short_tag, trailing_comment
 from queryserver.identity.model import User
 from queryserver.platform.threads import Tasks
-from queryserver.sql.classification import read_only_refusal
+from queryserver.sql.classification import is_quick, read_only_refusal
 from queryserver.sql.markers import BoundStatement
 from queryserver.sql.parameters import NO_PARAMETERS
-from queryserver.sql.statements import is_short
 
 _DATABASE_KEY = "use:database"
 _SETTING_NAME = re.compile(r"[A-Za-z_][\w.\-]{0,200}", re.ASCII)
@@ -186,7 +185,7 @@ class Hs2Session(OperationSession[Hs2Operation]):
         """Raise StatementRejected unless the text is known to read, because these servers have no read-only mode."""
         rule = "This call must only read"
         refusal = partial(read_only_refusal, text, self._variant.dialect, strict=True, rule=rule)
-        if found := refusal() if is_short(text) else await asyncio.to_thread(refusal):
+        if found := refusal() if is_quick(text) else await asyncio.to_thread(refusal):
             raise errors.StatementRejected(found)
 
     async def _execute(self, text: str, conf_overlay: Mapping[str, str], comment: str = "") -> Hs2Operation:
