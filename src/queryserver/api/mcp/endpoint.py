@@ -59,8 +59,10 @@ class McpEndpoint:
             yield
             return
         # Otherwise, event streams of the revisions with a handshake would be cut at the stop signal. The shutdown ends
-        # the waits of calls itself (`StateSignals.end_waits`).
+        # the waits of calls itself (`StateSignals.end_waits`). The flag lasts as long as the process: a stop signal to
+        # an earlier server in it, as in tests, would cut every stream of this one.
         AppStatus.disable_automatic_graceful_drain()
+        AppStatus.should_exit = False
         server = create_server(services)
         # Hosts and origins are checked below and by the middleware `AllowedHosts`, because the SDK's settings can
         # express neither `*` nor "the same origin".
