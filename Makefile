@@ -97,7 +97,7 @@ bench: $(DEV) ## Measure speed and memory; writes bench-results/
 ##@ Check
 
 .PHONY: check
-check: lint typecheck in-sync test ## Run all checks that must pass before a commit is shared
+check: lint typecheck in-sync web-check test ## Run all checks that must pass before a commit is shared
 
 .PHONY: lint
 lint: $(DEV) ## Check style, import rules and size budgets
@@ -115,8 +115,13 @@ format: $(DEV) ## Format the code
 typecheck: $(DEV) ## Check the types of src, strictly
 	$(BIN)/pyright
 
+.PHONY: web-check
+web-check: $(DEV) ## Check the types, style and components of the web console
+	$(BIN)/python -m scripts.web check
+
 .PHONY: in-sync
 in-sync: $(DEV) ## Compare the generated files with their sources
+	$(BIN)/python -m scripts.web build --check
 	$(BIN)/python -m scripts.generate_models --check
 	$(BIN)/python -m scripts.export_openapi --check
 	$(BIN)/python -m scripts.document --check
@@ -130,6 +135,22 @@ models: $(DEV) ## Generate the wire models from openapi/resources.yaml
 .PHONY: openapi
 openapi: models ## Write openapi/openapi.json from the routes
 	$(BIN)/python -m scripts.export_openapi
+
+.PHONY: web
+web: $(DEV) ## Build the web console from web/
+	$(BIN)/python -m scripts.web build
+
+.PHONY: web-types
+web-types: $(DEV) ## Write the types of the API that the web console uses
+	$(BIN)/python -m scripts.web types
+
+.PHONY: web-dev
+web-dev: $(DEV) ## Serve the sources of the console for development (QUERYSERVER_URL=http://127.0.0.1:8888)
+	$(BIN)/python -m scripts.web dev
+
+.PHONY: web-format
+web-format: $(DEV) ## Format the sources of the web console
+	$(BIN)/python -m scripts.web format
 
 .PHONY: docs
 docs: models openapi ## Regenerate all generated files: models, API description, tables and diagrams in docs/

@@ -46,6 +46,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="run the statements of tests/api in workers that a Valkey wakes (make test-fleet)",
     )
+    parser.addoption(
+        "--photographs",
+        default=None,
+        metavar="DIR",
+        help="save the screenshots of the console in this folder (make test-engines E=chromium)",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -20,14 +20,18 @@ CALL_TIMEOUT_S = 60.0
 _MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 
 
+def browser_program() -> Path:
+    """Return the path of the installed Chromium, or skip or fail the test if there is none."""
+    found = shutil.which("chromium") or shutil.which("chromium-browser")
+    return require(Path(found) if found else None, ENGINE)
+
+
 @contextmanager
 def chromium() -> Generator[str]:
     """Run a browser; yield the address of its DevTools. The browser can reach only 127.0.0.1."""
-    found = shutil.which("chromium") or shutil.which("chromium-browser")
-    program = require(Path(found) if found else None, ENGINE)
     with data_directory() as directory:
         command: list[str | Path] = [
-            program,
+            browser_program(),
             "--headless=new",
             "--remote-debugging-port=0",
             f"--user-data-dir={directory}/profile",

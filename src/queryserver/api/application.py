@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Match
 
 from queryserver import __version__
-from queryserver.api import debug, pages
+from queryserver.api import console, debug, pages
 from queryserver.api.addresses import AddressSlots
 from queryserver.api.bodies import BodyShares
 from queryserver.api.dependencies import authenticated, caller_of
@@ -66,6 +66,7 @@ _ROUTERS = (
     taskserver.storage_router,
     statements.query_router,
     editor_metadata.analyze_router,
+    console.router,
 )
 
 
@@ -97,6 +98,7 @@ def create_application(*, docs_enabled: bool = True, middleware: Sequence[Middle
     app.add_exception_handler(QueryServerError, _domain_error)
     app.add_exception_handler(HTTPException, _http_error)
     pages.describe(app)
+    app.state.console = console.ConsoleFiles()
     return app
 
 

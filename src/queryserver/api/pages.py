@@ -22,9 +22,10 @@ from queryserver.errors.base import InvalidParameter
 
 POLICY = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 """Forbids content from other hosts, inline scripts and styles, and embedding of the pages in frames."""
+YEAR_S = 365 * 24 * 3600
+"""How long clients may cache a file whose address changes with its content."""
 
 T = TypeVar("T")
-_YEAR_S = 365 * 24 * 3600
 _HERE = files("queryserver.api")
 _PAGE_FOLDER = _HERE.joinpath("page")
 # The released files of Swagger UI, from a PyPI package that is used only for them (ADR 47).
@@ -88,17 +89,17 @@ class Pages:
         async with self._lock:
             if self._files is None:
                 prefix = services_of(request).settings.desktop.url_prefix.rstrip("/")
-                self._files = await _in_thread(request, lambda: _read(prefix))
+                self._files = await in_thread(request, lambda: _read(prefix))
         found = self._files[name]
         headers = {"Content-Security-Policy": POLICY, "Referrer-Policy": "no-referrer"}
         if request.query_params.get("v") == found.digest:
-            headers["Cache-Control"] = f"public, max-age={_YEAR_S}, immutable"
+            headers["Cache-Control"] = f"public, max-age={YEAR_S}, immutable"
         return found.json_response(request, headers)
 
     async def cached(self, request: Request, make: Callable[[], StaticContent]) -> StaticContent:
         async with self._lock:
             if make not in self._cache:
-                self._cache[make] = await _in_thread(request, make)
+                self._cache[make] = await in_thread(request, make)
             return self._cache[make]
 
 
@@ -124,7 +125,8 @@ def _weight(accept: str, media_type: str) -> float:
     return 0.0
 
 
-async def _in_thread(request: Request, work: Callable[[], T]) -> T:
+async def in_thread(request: Request, work: Callable[[], T]) -> T:
+    """Run blocking work, such as reading and compressing files, in a thread."""
     threads = services_of(request).threads.upkeep
     return await asyncio.get_running_loop().run_in_executor(threads, work)
 
@@ -183,26 +185,17 @@ async def get_openapi_json(request: Request, _client: ClientDep) -> Response:
 )
 async def get_docs_page(request: Request, _client: ClientDep) -> Response:
     """Return the API reference as a web page. All its scripts and styles come from this server."""
-    return await _page_response(request, "docs.html")
+    return await page_response(request, "docs.html")
 
 
 @router.get("/api/docs/{asset}", include_in_schema=False)
 async def get_api_docs_asset(asset: str, request: Request, _client: ClientDep) -> Response:
     """Return a script, style sheet or image of a page, or 404 for any other name."""
-    return await _page_response(request, "" if asset.endswith(".html") else asset)
+    return await page_response(request, "" if asset.endswith(".html") else asset)
 
 
-@router.get("/", include_in_schema=False)
-async def get(request: Request) -> Response:
-    """Return a page about this server to browsers, and 404 to other clients."""
-    if not prefers_html(request.headers.get("accept", "")):
-        return failure(404, "not_found", "Not found.", {"Vary": "Accept"})
-    response = await _page_response(request, "root.html")
-    response.headers["Vary"] = "Accept, Accept-Encoding"
-    return response
-
-
-async def _page_response(request: Request, name: str) -> Response:
+async def page_response(request: Request, name: str) -> Response:
+    """Return a page or an asset of the pages, or 404 for any other name."""
     pages: Pages = request.app.state.pages
     return await pages.file(request, name) or failure(404, "not_found", "Not found.")
 

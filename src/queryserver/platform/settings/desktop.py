@@ -265,6 +265,13 @@ class SmtpSettings(Section):
     """Sender address."""
 
 
+class ConsoleSettings(Section):
+    """The web console."""
+
+    enabled: Flag = True
+    """Whether the console is served."""
+
+
 class DesktopSettings(Section):
     """The server as a whole."""
 
@@ -304,7 +311,7 @@ class DesktopSettings(Section):
     enable_download: Flag = True
     """Whether results and files may be downloaded."""
     docs_enabled: Flag = True
-    """Whether the API description and the browser pages (`/api/docs`, `/`) are served."""
+    """Whether the API description and its browser pages (`/api/docs`) are served."""
     host_label: Text = ""
     """Name of this installation, which is reported to clients."""
     use_thrift_http_jwt: Flag = False
@@ -351,6 +358,7 @@ class DesktopSettings(Section):
     custom: CustomSettings = CustomSettings()
     database: DatabaseSettings = DatabaseSettings()
     auth: AuthSettings = AuthSettings()
+    console: ConsoleSettings = ConsoleSettings()
     ldap: LdapSettings = LdapSettings()
     metrics: MetricsSettings = MetricsSettings()
     logging: LoggingSettings = LoggingSettings()

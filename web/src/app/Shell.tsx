@@ -1,0 +1,78 @@
+import {
+  BookMarked,
+  FileUp,
+  FolderOpen,
+  History,
+  LogOut,
+  Monitor,
+  Moon,
+  Settings2,
+  SquareTerminal,
+  Sun,
+} from "lucide-preact";
+import type { ComponentChildren, FunctionComponent } from "preact";
+import { useLocation } from "preact-iso";
+import { Toasts } from "../ui/Toasts.tsx";
+import { isAdmin } from "./config.ts";
+import icon from "./icon.svg";
+import { at } from "./prefix.ts";
+import styles from "./Shell.module.css";
+import { session } from "./session.ts";
+import { nextTheme, type Theme, theme } from "./theme.ts";
+
+interface NavItem {
+  path: `/${string}`;
+  label: string;
+  Icon: FunctionComponent<{ size?: number; "aria-hidden"?: boolean }>;
+  forAdmins?: boolean;
+}
+
+const ITEMS: readonly NavItem[] = [
+  { path: "/editor", label: "Editor", Icon: SquareTerminal },
+  { path: "/queries", label: "Queries", Icon: BookMarked },
+  { path: "/history", label: "History", Icon: History },
+  { path: "/files", label: "Files", Icon: FolderOpen },
+  { path: "/import", label: "Import", Icon: FileUp },
+  { path: "/admin", label: "Operate", Icon: Settings2, forAdmins: true },
+];
+
+const THEME_ICONS: Record<Theme, NavItem["Icon"]> = { system: Monitor, light: Sun, dark: Moon };
+const ICON_PX = 20;
+
+/** The frame of every view behind the login: navigation and the main area. */
+export function Shell({ children }: { children: ComponentChildren }) {
+  const { path } = useLocation();
+  const ThemeIcon = THEME_ICONS[theme.value];
+  return (
+    <div class={styles.shell}>
+      <a class={styles.skip} href="#main">
+        Skip to content
+      </a>
+      <nav class={styles.nav} aria-label="Views">
+        <a class={styles.home} href={at("/editor")} aria-label="Query Server">
+          <img src={icon} alt="" width={32} height={32} />
+        </a>
+        {ITEMS.filter((item) => !item.forAdmins || isAdmin.value).map(({ path: to, label, Icon }) => (
+          <a key={to} class={styles.link} href={at(to)} aria-current={path.startsWith(at(to)) ? "page" : undefined}>
+            <Icon size={ICON_PX} aria-hidden />
+            {label}
+          </a>
+        ))}
+        <div class={styles.end}>
+          <button type="button" class={styles.link} onClick={nextTheme} title={`Theme: ${theme.value}`}>
+            <ThemeIcon size={ICON_PX} aria-hidden />
+            Theme
+          </button>
+          <button type="button" class={styles.link} onClick={() => void session.end()}>
+            <LogOut size={ICON_PX} aria-hidden />
+            Log out
+          </button>
+        </div>
+      </nav>
+      <main id="main" class={styles.main} tabIndex={-1}>
+        {children}
+      </main>
+      <Toasts />
+    </div>
+  );
+}

@@ -1,0 +1,111 @@
+import type { InputHTMLAttributes, TargetedEvent } from "preact";
+import { useId } from "preact/hooks";
+import styles from "./controls.module.css";
+
+interface Described {
+  label: string;
+  hint?: string;
+  /** What is wrong with the value; shown below the input and linked to it. */
+  problem?: string;
+}
+
+interface InputProps {
+  name?: string;
+  value?: string;
+  defaultValue?: string;
+  placeholder?: string;
+  autocomplete?: string;
+  required?: boolean;
+  disabled?: boolean;
+  autofocus?: boolean;
+  onInput?: (event: TargetedEvent<HTMLInputElement>) => void;
+}
+
+interface TextProps extends Described, InputProps {
+  type?: "text" | "password" | "number" | "search" | "date" | "email" | "url";
+}
+
+interface CheckProps {
+  label: string;
+  name?: string;
+  checked?: boolean;
+  defaultChecked?: boolean;
+  disabled?: boolean;
+  onChange?: (event: TargetedEvent<HTMLInputElement>) => void;
+}
+
+type SelectProps = Described & {
+  value: string;
+  options: ReadonlyArray<{ value: string; label: string }>;
+  onChange: (value: string) => void;
+  disabled?: boolean;
+};
+
+/** A labelled text input. */
+export function TextField({ label, hint, problem, type = "text", ...rest }: TextProps) {
+  const id = useId();
+  // Preact's types list the permitted roles of each input type, and cannot match a type that is known at run time only.
+  const input = { ...rest, type } as InputHTMLAttributes;
+  return (
+    <div class={styles.field}>
+      <label class={styles.label} for={id}>
+        {label}
+      </label>
+      <input
+        id={id}
+        class={styles.input}
+        aria-invalid={problem !== undefined}
+        aria-describedby={hint || problem ? `${id}-about` : undefined}
+        {...input}
+      />
+      <About id={id} hint={hint} problem={problem} />
+    </div>
+  );
+}
+
+/** A labelled choice. */
+export function SelectField({ label, hint, problem, value, options, onChange, disabled = false }: SelectProps) {
+  const id = useId();
+  return (
+    <div class={styles.field}>
+      <label class={styles.label} for={id}>
+        {label}
+      </label>
+      <select
+        id={id}
+        class={styles.input}
+        disabled={disabled}
+        value={value}
+        aria-describedby={hint || problem ? `${id}-about` : undefined}
+        onChange={(event) => onChange(event.currentTarget.value)}
+      >
+        {options.map((one) => (
+          <option key={one.value} value={one.value}>
+            {one.label}
+          </option>
+        ))}
+      </select>
+      <About id={id} hint={hint} problem={problem} />
+    </div>
+  );
+}
+
+/** A labelled check box. */
+export function CheckField({ label, ...input }: CheckProps) {
+  return (
+    <label class={styles.check}>
+      <input type="checkbox" {...input} />
+      {label}
+    </label>
+  );
+}
+
+function About({ id, hint, problem }: { id: string; hint: string | undefined; problem: string | undefined }) {
+  if (!hint && !problem) return null;
+  return (
+    <div id={`${id}-about`}>
+      {hint ? <div class={styles.hint}>{hint}</div> : null}
+      {problem ? <div class={styles.problem}>{problem}</div> : null}
+    </div>
+  );
+}
