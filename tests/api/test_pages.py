@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+from collections.abc import AsyncIterator
 
 import httpx
 import pytest
@@ -20,13 +21,21 @@ async def fetched(api: Api, path: str, **headers: str) -> httpx.Response:
     return await api.http.get(path, headers=headers)
 
 
+@pytest.fixture
+async def without_console(small_api: ApiOpener) -> AsyncIterator[Api]:
+    """An application with the console disabled, whose root is a page about the server."""
+    async with small_api(desktop={"console": {"enabled": False}}) as opened:
+        yield opened
+
+
 async def pages(api: Api) -> dict[str, httpx.Response]:
     found = {path: await fetched(api, path) for path in ("/api/docs", "/api/docs/", "/api/swagger")}
     return found | {"/": await fetched(api, "/", Accept=BROWSER)}
 
 
 @pytest.mark.platform(101)
-async def test_pages_load_everything_from_this_server_without_inline_code(api: Api):
+async def test_pages_load_everything_from_this_server_without_inline_code(without_console: Api):
+    api = without_console
     for path, page in (await pages(api)).items():
         assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8"), path
         assert page.headers["content-security-policy"] == POLICY
@@ -131,7 +140,7 @@ async def test_root_page_contains_nothing_from_the_request(api: Api):
 
 @pytest.mark.platform(101)
 async def test_pages_follow_prefix_allowed_hosts_and_docs_setting(small_api: ApiOpener):
-    async with small_api(desktop={"url_prefix": "/sql", "allowed_hosts": "test"}) as api:
+    async with small_api(desktop={"url_prefix": "/sql", "allowed_hosts": "test", "console": {"enabled": False}}) as api:
         for path in ("/sql", "/sql/", "/sql/api/docs"):
             page = await fetched(api, path, Accept=BROWSER)
             assert page.status_code == 200, path
@@ -142,7 +151,7 @@ async def test_pages_follow_prefix_allowed_hosts_and_docs_setting(small_api: Api
             answer = await fetched(api, path, Accept=BROWSER, Host="evil.example")
             assert (answer.status_code, answer.json()["code"]) == (400, "invalid_host")
         assert (await fetched(api, "/", Accept=BROWSER)).status_code == 404
-    async with small_api(desktop={"docs_enabled": False}) as api:
+    async with small_api(desktop={"docs_enabled": False, "console": {"enabled": False}}) as api:
         for path in ("/", "/api/docs", "/api/docs/root.css"):
             assert (await fetched(api, path, Accept=BROWSER)).status_code == 404
 

@@ -45,6 +45,7 @@ FREE = {
     "is_alive", "is_ready", "get_metrics", "log_in", "verify_token", "refresh_token", "get_config",
     "list_context_namespaces_by_alias", "list_context_namespaces", "get_namespaces", "list_context_computes_by_alias",
     "list_context_computes", "list_context_clusters_by_alias", "list_context_clusters", "get_banners", "get_schema",
+    "get_console_view", "get_console_asset",
     "get_openapi_json", "get_swagger_page", "get_docs_page", "get_api_docs_asset", "get", "get_preferences",
     "get_budget",
     "list_connector_types", "get_connectors_types", "post_connectors_types", "new_connector",

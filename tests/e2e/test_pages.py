@@ -29,7 +29,7 @@ def devtools() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ServerProcess]:
-    settings = {"QUERYSERVER_ADMIN_PASSWORD": PASSWORD}
+    settings = {"QUERYSERVER_ADMIN_PASSWORD": PASSWORD, "QUERYSERVER__DESKTOP__CONSOLE__ENABLED": "false"}
     async with running_server(tmp_path_factory.mktemp("pages") / "data", settings=settings) as process:
         yield process
 

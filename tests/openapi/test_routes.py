@@ -142,7 +142,8 @@ class TestRoutes:
 
     @every_route
     def test_no_earlier_route_shadows_another(self, route: APIRoute):
-        path = re.sub(r"\{[^}]*\}", "predict", route.path)  # this value equals the name of an optimizer call
+        path = route.path.replace("{view:view}", "editor")
+        path = re.sub(r"\{[^}]*\}", "predict", path)  # this value equals the name of an optimizer call
         for method in route.methods or ():
             scope = {"type": "http", "path": path, "method": method}
             assert next(one for one in ROUTES if one.matches(scope)[0] is Match.FULL) is route
