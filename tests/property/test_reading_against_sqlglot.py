@@ -53,7 +53,9 @@ CHANGE_WORDS = [
     ("PRAGMA", "x", "=", "1"),
     ("FROM", "t", "INSERT", "OVERWRITE", "TABLE", "u", "SELECT", "*"),
 ]
-PROGRAM = ("SELECT", "TRANSFORM", "(", "a", ")", "USING", "'x'", "FROM", "t")  # a change only in Hive and Spark
+PROGRAM = ("SELECT", "TRANSFORM", "(", "a", ")", "USING", "'x'", "FROM", "t")
+RUNS_PROGRAMS = {"hive", "sparksql"}
+"""Dialects in which PROGRAM is a change. Others refuse it, but sqlglot counts it after EXPLAIN as an unknown command."""
 
 
 @st.composite
@@ -74,9 +76,10 @@ def queries(draw: st.DrawFn, depth: int = 2) -> list[str]:
 
 
 @st.composite
-def statements(draw: st.DrawFn) -> list[str]:
+def statements(draw: st.DrawFn, dialect: str) -> list[str]:
     """Draw the tokens of a query, a change, or a query that contains a change."""
-    query, change = draw(queries()), list(draw(st.sampled_from([*CHANGE_WORDS, PROGRAM])))
+    known = [*CHANGE_WORDS, PROGRAM] if dialect in RUNS_PROGRAMS else CHANGE_WORDS
+    query, change = draw(queries()), list(draw(st.sampled_from(known)))
     return draw(
         st.sampled_from(
             [
@@ -99,7 +102,8 @@ def statements(draw: st.DrawFn) -> list[str]:
 @st.composite
 def texts(draw: st.DrawFn) -> tuple[str, str]:
     """Draw a dialect and a statement's text, with comments between the tokens and words in any case."""
-    dialect, words = draw(st.sampled_from(sorted(SQLGLOT))), draw(statements())
+    dialect = draw(st.sampled_from(sorted(SQLGLOT)))
+    words = draw(statements(dialect))
     pieces = [draw(st.sampled_from(["", "/* SELECT */", "-- SELECT\n", "(", " "]))]
     for word in words:
         pieces += [draw(st.sampled_from([str, str.lower, str.title]))(word) if word.isalpha() else word, draw(GAPS)]
