@@ -55,7 +55,7 @@ CHANGE_WORDS = [
 ]
 PROGRAM = ("SELECT", "TRANSFORM", "(", "a", ")", "USING", "'x'", "FROM", "t")
 RUNS_PROGRAMS = {"hive", "sparksql"}
-"""Dialects in which PROGRAM is a change. Others refuse it, but sqlglot counts it after EXPLAIN as an unknown command."""
+"""Dialects in which PROGRAM is a change. Others refuse it, but sqlglot parses any EXPLAIN as an unknown command."""
 
 
 @st.composite
