@@ -1,4 +1,4 @@
-import type { InputHTMLAttributes, TargetedEvent } from "preact";
+import type { InputHTMLAttributes, TargetedEvent, TargetedKeyboardEvent } from "preact";
 import { useId } from "preact/hooks";
 import styles from "./controls.module.css";
 
@@ -19,6 +19,7 @@ interface InputProps {
   disabled?: boolean;
   autofocus?: boolean;
   onInput?: (event: TargetedEvent<HTMLInputElement>) => void;
+  onKeyDown?: (event: TargetedKeyboardEvent<HTMLInputElement>) => void;
 }
 
 interface TextProps extends Described, InputProps {
