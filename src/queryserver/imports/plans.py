@@ -16,6 +16,7 @@ from queryserver.connectors.model import Connector
 from queryserver.connectors.registry import Connectors
 from queryserver.engines.catalog_queries import identifier, qualified
 from queryserver.engines.protocol import LoadColumn, LoadingEngine, TableLoad, TableName
+from queryserver.errors.base import InvalidRequest
 from queryserver.errors.files import invalid_columns
 from queryserver.formats.arrow import STRING, BaseType, ColumnType
 from queryserver.formats.cell_types.analysis import PreviewColumn
@@ -162,21 +163,26 @@ def target_columns(
     """Return the table's columns in the order of `requests`. If `requests` is None, return all columns as inferred.
 
     A column's name defaults to the name in the file, adapted to the dialect. `null_words` applies to every column that
-    has no NULL words of its own. Raises invalid_columns.
+    has no NULL words of its own. Raises invalid_columns; the error's `column` is the position in `requests`, from 1.
     """
     if requests is None:
         requests = [ColumnRequest(position) for position in range(1, len(inferred) + 1)]
     if not 1 <= len(requests) <= MAX_COLUMNS:
         raise invalid_columns(f"columns: must contain 1 to {MAX_COLUMNS} columns.")
     names = engine_names([column.name for column in inferred], dialect)
-    columns = tuple(_column(inferred, names, request, dialect, null_words) for request in requests)
+    columns: list[TargetColumn] = []
     # As in previews, names that differ only in case count as equal.
     used_names: set[str] = set()
-    for column in columns:
-        if (folded := column.name.lower()) in used_names:
-            raise invalid_columns(f"columns: the name {_quoted(column.name)} occurs twice.")
+    for position, request in enumerate(requests, 1):
+        try:
+            column = _column(inferred, names, request, dialect, null_words)
+            if (folded := column.name.lower()) in used_names:
+                raise invalid_columns(f"columns: the name {_quoted(column.name)} occurs twice.")
+        except InvalidRequest as error:
+            raise invalid_columns(error.message, extra_fields={"column": position}) from None
         used_names.add(folded)
-    return columns
+        columns.append(column)
+    return tuple(columns)
 
 
 def _column(

@@ -213,6 +213,23 @@ class TestColumns:
     async def test_invalid_columns_are_refused(self, ana: Caller, table: str, columns: str):
         assert refusal(await ask(ana, "duckdb", table, columns=columns)) == (400, "invalid_columns")
 
+    @pytest.mark.importer(77)
+    @pytest.mark.parametrize(
+        ("columns", "position"),
+        [
+            ('[{"source": 1}, {"source": 2, "type": "GEOMETRY"}]', 2),
+            ('[{"source": 2, "name": "x"}, {"source": 1, "name": "X"}]', 2),
+            ('[{"source": 2, "nullable": "maybe"}, {"source": 1}]', 1),
+            ("[]", None),
+        ],
+    )
+    async def test_refusal_names_the_position_of_the_refused_column(
+        self, ana: Caller, table: str, columns: str, position: int | None
+    ):
+        answer = await ask(ana, "duckdb", table, columns=columns)
+        assert refusal(answer) == (400, "invalid_columns")
+        assert answer.json().get("column") == position
+
     @pytest.mark.parametrize("columns", ["[{", '[{"source": 1, "name": "a\\u0000b"}]'])
     async def test_columns_with_invalid_json_are_refused(self, ana: Caller, table: str, columns: str):
         assert refusal(await ask(ana, "duckdb", table, columns=columns)) == (400, "invalid_json")

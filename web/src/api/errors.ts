@@ -22,7 +22,9 @@ const WITHOUT_RESPONSE = "The server did not answer. Check the connection; the p
 export function errorOf(response: Response, body: unknown): ApiError {
   const fields = isRecord(body) ? body : {};
   const code = typeof fields.code === "string" ? fields.code : "";
-  const message = [fields.message, fields.detail, response.statusText].find(isText) ?? `HTTP ${response.status}`;
+  // The importer's errors have their text in `error` (Contract importer 2.2).
+  const message =
+    [fields.message, fields.error, fields.detail, response.statusText].find(isText) ?? `HTTP ${response.status}`;
   const pause = Number.parseInt(response.headers.get("Retry-After") ?? "", 10);
   return new ApiError(
     response.status,

@@ -2058,6 +2058,7 @@ class ImporterError(TypedDict):
 
     error: str
     code: str
+    column: NotRequired[int]
 
 
 class ImportedFile(TypedDict):

@@ -2106,6 +2106,7 @@ class ImporterError(WireModel):
 
     error: str
     code: str
+    column: Omittable[int] = None
 
 
 class ImportedFile(WireModel):

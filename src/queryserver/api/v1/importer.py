@@ -97,7 +97,8 @@ class ImporterRoute(PlatformRoute):
         if general == 500 and entry is None:
             return self.internal_error(request)
         status, code = entry or (400, None)
-        return _failure(status, code or error.code, error.message, headers_of(error, status))
+        column = error.extra_fields.get("column")
+        return _failure(status, code or error.code, error.message, headers_of(error, status), column=column)
 
     def internal_error(self, request: Request) -> Response:
         del request
@@ -113,8 +114,12 @@ class DetectionRoute(ImporterRoute):
     internal_error_code = errors.DetectionFailed.code
 
 
-def _failure(status: int, code: str, text: str, headers: Mapping[str, str] | None = None) -> Response:
-    return error_response({"error": text, "code": code}, status, headers)
+def _failure(
+    status: int, code: str, text: str, headers: Mapping[str, str] | None = None, *, column: int | None = None
+) -> Response:
+    """Return the response to a failed call. `column` is the position of the refused column in `columns`, from 1."""
+    body = {"error": text, "code": code}
+    return error_response(body if column is None else body | {"column": column}, status, headers)
 
 
 _MAX_BODY_BYTES = 1024 * 1024

@@ -216,19 +216,19 @@ def _columns(value: Any, info: ValidationInfo) -> tuple[ImportColumn, ...]:
             raise InvalidJson(f"columns is not valid: {error.message}") from None
     if not isinstance(value, Sequence) or not 1 <= len(columns := cast("Sequence[Any]", value)) <= _MAX_COLUMNS:
         raise invalid_columns(f"columns must be an array of 1 to {_MAX_COLUMNS} objects.")
-    return tuple(map(_column, columns))
+    return tuple(_column(position, column) for position, column in enumerate(columns, 1))
 
 
-def _column(value: Any) -> ImportColumn:
+def _column(position: int, value: Any) -> ImportColumn:
     if not isinstance(value, Mapping):
-        raise invalid_columns("columns must contain only objects.")
+        raise invalid_columns("columns must contain only objects.", extra_fields={"column": position})
     try:
         return ImportColumn.model_validate(without_nulls(cast("Mapping[str, Any]", value)))
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
         name = ".".join(str(part) for part in problem["loc"])
         text = "is required." if problem["type"] == "missing" else problem["msg"]
-        raise invalid_columns(f"columns: {name} {text}") from None
+        raise invalid_columns(f"columns: {name} {text}", extra_fields={"column": position}) from None
 
 
 class CreateTableRequest(ColumnParameters):
