@@ -6,6 +6,7 @@ differ from those in the checkout, byte for byte. `check`, `dev`, `format`, `tes
 name in `web/package.json`; further arguments go to it.
 """
 
+import fcntl
 import filecmp
 import os
 import subprocess
@@ -43,13 +44,16 @@ def main(arguments: Sequence[str]) -> int:
 
 def install() -> int:
     """Install the packages of the lock file, unless they are installed."""
-    locked = _LOCK.read_bytes()
-    if _INSTALLED.exists() and _INSTALLED.read_bytes() == locked:
-        return 0
-    code = npm("ci")
-    if code == 0:
-        _INSTALLED.write_bytes(locked)
-    return code
+    # `make --jobs=2 check` builds and checks at the same time, and both begin here.
+    with _LOCK.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        locked = file.read()
+        if _INSTALLED.exists() and _INSTALLED.read_bytes() == locked:
+            return 0
+        code = npm("ci")
+        if code == 0:
+            _INSTALLED.write_bytes(locked)
+        return code
 
 
 def build(folder: Path) -> int:
