@@ -27,6 +27,8 @@ TIMES = ("submitted", "started", "ended", "elapsed_ms", "queued_ms", "queue_posi
 _UNCACHED = re.compile("/api/v1/|/api/token/|/notebook/api/")
 _IMPORTER = "/api/v1/importer/"
 _TOKENS = ("/api/v1/token/", "/api/token/")
+_SESSIONS = re.compile("/api/v1/token/session(/|$)")
+"""The only calls whose responses may set a cookie (Contract platform 3.11)."""
 
 _RFC_3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 
@@ -124,7 +126,8 @@ def _require_headers(response: httpx.Response, path: str) -> None:
     headers = response.headers
     assert re.fullmatch(r"[A-Za-z0-9._-]{1,64}", headers["x-request-id"])
     assert headers["x-content-type-options"] == "nosniff"
-    assert not [name for name in headers if name == "set-cookie" or name.startswith("access-control-")]
+    assert not [name for name in headers if name.startswith("access-control-")]
+    assert "set-cookie" not in headers or _SESSIONS.search(path)
     # A file download has its own Cache-Control rule. A failed download follows the common rule.
     own = path.startswith("/api/v1/storage/download") and response.status_code in {200, 206, 304}
     assert headers.get("cache-control") == ("private, no-cache" if own else "no-store") or not _UNCACHED.search(path)

@@ -42,7 +42,8 @@ CHANGING = {
 }  # fmt: skip
 """Calls that need the scope `query`."""
 FREE = {
-    "is_alive", "is_ready", "get_metrics", "log_in", "verify_token", "refresh_token", "get_config",
+    "is_alive", "is_ready", "get_metrics", "log_in", "verify_token", "refresh_token", "get_login_options",
+    "begin_session", "refresh_session", "get_config",
     "list_context_namespaces_by_alias", "list_context_namespaces", "get_namespaces", "list_context_computes_by_alias",
     "list_context_computes", "list_context_clusters_by_alias", "list_context_clusters", "get_banners", "get_schema",
     "get_console_view", "get_console_asset",
@@ -51,7 +52,7 @@ FREE = {
     "list_connector_types", "get_connectors_types", "post_connectors_types", "new_connector",
 }  # fmt: skip
 """Calls of any token that store nothing. `new_connector` only fills in a form."""
-FREE_CHANGES = {"change_preferences", "revoke_token"}
+FREE_CHANGES = {"change_preferences", "revoke_token", "end_session"}
 """Calls of any token that change something: the display of the caller's own numbers; an API token revokes nothing."""
 
 NOT_READING = [one for one in read_operations() if one.scope not in {NO_SCOPE, READ}]

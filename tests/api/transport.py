@@ -16,11 +16,13 @@ class AppTransport(httpx.AsyncBaseTransport):
     Unlike httpx.ASGITransport, it does not wait for the complete response. Therefore clients can follow event streams.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, peer: str = "127.0.0.1") -> None:
+        """`peer` is the address from which the requests come."""
         self._app = app
+        self._peer = peer
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        exchange = _Exchange(self._app, request)
+        exchange = _Exchange(self._app, request, self._peer)
         try:
             start = await exchange.start()
         except asyncio.CancelledError:
@@ -32,12 +34,12 @@ class AppTransport(httpx.AsyncBaseTransport):
 class _Exchange(httpx.AsyncByteStream):
     """One request and its response. If the client leaves before the end, the application receives a disconnect."""
 
-    def __init__(self, app: ASGIApp, request: httpx.Request) -> None:
+    def __init__(self, app: ASGIApp, request: httpx.Request, peer: str) -> None:
         self._left = asyncio.Event()
         self._sent: asyncio.Queue[Message | None] = asyncio.Queue(_MAX_UNREAD)
         self._body = request.stream.__aiter__()
         self._body_ended = False
-        self._task = asyncio.create_task(self._serve(app, scope_of(request)))
+        self._task = asyncio.create_task(self._serve(app, scope_of(request, peer)))
 
     async def start(self) -> Message:
         message = await self._sent.get()
@@ -92,7 +94,7 @@ class _Exchange(httpx.AsyncByteStream):
         return {"type": "http.disconnect"}
 
 
-def scope_of(request: httpx.Request) -> Scope:
+def scope_of(request: httpx.Request, peer: str = "127.0.0.1") -> Scope:
     # httpx resolves dot segments in URLs. Therefore `target` is used unchanged, as in httpx's own transports.
     raw_path, _, query = request.extensions.get("target", request.url.raw_path).partition(b"?")
     return {
@@ -106,6 +108,6 @@ def scope_of(request: httpx.Request) -> Scope:
         "raw_path": raw_path,
         "query_string": query,
         "server": (request.url.host, request.url.port),
-        "client": ("127.0.0.1", 1234),
+        "client": (peer, 1234),
         "root_path": "",
     }

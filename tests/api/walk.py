@@ -1,6 +1,7 @@
 """Makes every served call once, in a fixed order. The responses of complete walks can then be compared."""
 
 import json
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -68,6 +69,19 @@ class Walk:
         await self._post("token/verify", token=pair["access"])
         await self._post("token/refresh", refresh=pair["refresh"])
         await self._post("token/revoke", token=pair["refresh"])
+        await self._get("token/options")
+        # Without the walker's own bearer token, which the end of the session would revoke.
+        page = Walk(
+            self._api,
+            replace(self._caller, headers={"X-Requested-With": "queryserver"}),
+            slash=self._slash,
+            as_json=self._as_json,
+            **self._extra,
+        )
+        await page._post("token/session", username=name, password=_PASSWORD)
+        await page._post("token/session/refresh")
+        await page._post("token/session/end")
+        self.answers |= page.answers
 
     async def _statements(self) -> None:
         statement = {"statement": "rows 3", "wait": 30}

@@ -33,7 +33,18 @@ from queryserver.api.middlewares import (
     answers_head,
 )
 from queryserver.api.routes import PlatformRoute
-from queryserver.api.v1 import admin, connector, documents, get_config, iam, importer, metadata, taskserver, token
+from queryserver.api.v1 import (
+    admin,
+    connector,
+    documents,
+    get_config,
+    iam,
+    importer,
+    metadata,
+    sessions,
+    taskserver,
+    token,
+)
 from queryserver.api.v1.editor import exports, results, shares, statements, status
 from queryserver.api.v1.editor import metadata as editor_metadata
 from queryserver.api.v1.storage import changes, entries, uploads
@@ -52,6 +63,7 @@ _ROUTERS = (
     changes.router,
     uploads.router,
     token.router,
+    sessions.router,
     get_config.router,
     get_config.context_router,
     get_config.optimizer,

@@ -332,6 +332,20 @@ class UncheckedForm(FieldsReader):
         return (await bodies.read_body(request, max_bytes=max_bytes, setting=_BODY_LIMIT.setting)).fields
 
 
+class UnreadForm(FieldsReader):
+    """Dependency for calls without credentials and fields: reads the body within the limits and ignores any fields."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    async def __call__(self, request: Request) -> None:
+        max_bytes = _BODY_LIMIT.of(services_of(request).settings)
+        await bodies.read_body(request, max_bytes=max_bytes, setting=_BODY_LIMIT.setting)
+
+
+NoPublicFields = Annotated[None, dependency(UnreadForm())]
+
+
 def unchecked_fields(model: type[Fields]) -> Any:
     """Create the dependency for `Annotated[Mapping[str, Any], unchecked_fields(Model)]`.
 

@@ -163,6 +163,8 @@ class InsufficientScope(PermissionDenied, code="insufficient_scope"):
 
 admin_required = ErrorKind(PermissionDenied, "admin_required")
 download_disabled = ErrorKind(PermissionDenied, "download_disabled")
+csrf_header_missing = ErrorKind(PermissionDenied, "csrf_header_missing")
+origin_not_allowed = ErrorKind(PermissionDenied, "origin_not_allowed")
 
 
 # Invalid calls

@@ -79,6 +79,32 @@ class TokenRevokeResponse(TypedDict):
     """
 
 
+class LoginIssuer(TypedDict):
+    """
+    An external issuer at which users log in.
+    """
+
+    name: str
+
+
+class SessionResponse(TypedDict):
+    """
+    A new access token. The refresh token of the session is in a cookie.
+    """
+
+    status: Literal[0]
+    access: str
+    expires_in: int
+
+
+class SessionEnded(TypedDict):
+    """
+    The session has ended.
+    """
+
+    status: Literal[0]
+
+
 class Position(TypedDict):
     """
     A position in the submitted script. Both numbers are 0-based; columns count Unicode code points.
@@ -2804,6 +2830,17 @@ class StatementFailure(TypedDict):
     history_parent_uuid: NotRequired[str]
     statement_id: NotRequired[int]
     warning: NotRequired[str]
+
+
+class LoginOptions(TypedDict):
+    """
+    The ways to log in that this server offers.
+    """
+
+    status: Literal[0]
+    password: bool
+    issuer: LoginIssuer | None
+    device: bool
 
 
 class ExecuteResponse(TypedDict):

@@ -5,8 +5,9 @@ from typing import Any
 
 from starlette.requests import Request
 
-from queryserver.api.dependencies import ReceivedCall, services_of
+from queryserver.api.dependencies import services_of
 from queryserver.api.errors import CHALLENGE
+from queryserver.api.origins import root_url
 from queryserver.platform.settings.tree import Settings
 
 METADATA_PATH = "/.well-known/oauth-protected-resource/mcp"
@@ -45,9 +46,4 @@ def _origin(request: Request, settings: Settings) -> str:
     """Return the URL of the root of this server as the client reached it, including the configured prefix."""
     if settings.mcp.resource_url:
         return settings.mcp.resource_url.rstrip("/").removesuffix("/mcp")
-    scheme = request.url.scheme
-    if ReceivedCall(request, settings.desktop.trusted_proxies).is_from_trusted_proxy:
-        forwarded = request.headers.get("x-forwarded-proto", "")
-        scheme = forwarded if forwarded in {"http", "https"} else scheme
-    host = "".join(one for one in request.headers.get("host", "") if one.isalnum() or one in ".-:[]")
-    return f"{scheme}://{host}{settings.desktop.url_prefix.rstrip('/')}"
+    return root_url(request, settings)

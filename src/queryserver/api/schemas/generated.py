@@ -81,6 +81,32 @@ class TokenRevokeResponse(WireModel):
     """
 
 
+class LoginIssuer(WireModel):
+    """
+    An external issuer at which users log in.
+    """
+
+    name: str
+
+
+class SessionResponse(WireModel):
+    """
+    A new access token. The refresh token of the session is in a cookie.
+    """
+
+    status: Literal[0]
+    access: str
+    expires_in: int
+
+
+class SessionEnded(WireModel):
+    """
+    The session has ended.
+    """
+
+    status: Literal[0]
+
+
 class Position(WireModel):
     """
     A position in the submitted script. Both numbers are 0-based; columns count Unicode code points.
@@ -2859,6 +2885,17 @@ class StatementFailure(WireModel):
     history_parent_uuid: Omittable[str] = None
     statement_id: Omittable[int] = None
     warning: Omittable[str] = None
+
+
+class LoginOptions(WireModel):
+    """
+    The ways to log in that this server offers.
+    """
+
+    status: Literal[0]
+    password: bool
+    issuer: LoginIssuer | None
+    device: bool
 
 
 class ExecuteResponse(WireModel):

@@ -43,10 +43,7 @@ async def log_in(
     client: ClientDep, form: Annotated[Mapping[str, Any], unchecked_fields(requests.LogInRequest)], logins: LoginsDep
 ) -> Response:
     """Exchange a user name and password for an access token and a refresh token. Contract platform 3.2."""
-    read = TokenFields(form)
-    username = read.text("username", max_characters=150, trimmed=True)
-    password = read.text("password", max_bytes=1024)
-    read.require_valid()
+    username, password = login_fields(form)
     pair = await logins.log_in(username, password, RequestInfo(client))
     return json_response(wire.TokenPair(refresh=pair.refresh, access=pair.access))
 
@@ -186,6 +183,15 @@ def _single_token(fields: Mapping[str, Any], name: str) -> str:
     token = read.text(name)
     read.require_valid()
     return token
+
+
+def login_fields(form: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the user name, without surrounding white space, and the password of a login. Raises InvalidFields."""
+    read = TokenFields(form)
+    username = read.text("username", max_characters=150, trimmed=True)
+    password = read.text("password", max_bytes=1024)
+    read.require_valid()
+    return username, password
 
 
 class TokenFields:
