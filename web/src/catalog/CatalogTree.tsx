@@ -1,0 +1,3 @@
+export function CatalogTree(_: { connector: string; onInsert?: (text: string) => void }) {
+  return null;
+}

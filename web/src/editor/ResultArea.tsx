@@ -1,0 +1,19 @@
+import { ResultPanel } from "../results/ResultPanel.tsx";
+import { EmptyState } from "../ui/States.tsx";
+import styles from "./EditorView.module.css";
+import { modKey } from "./HelpDialog.tsx";
+import type { EditorTab } from "./tabs.ts";
+
+/** The result of the last run of a tab. */
+export function ResultArea({ tab }: { tab: EditorTab }) {
+  const execution = tab.execution.value;
+  return (
+    <section class={styles.result} aria-label="Result">
+      {execution ? (
+        <ResultPanel key={tab.id} execution={execution} />
+      ) : (
+        <EmptyState title="No result yet">{`Press ${modKey}+Enter to run the statement at the cursor.`}</EmptyState>
+      )}
+    </section>
+  );
+}
