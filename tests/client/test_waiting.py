@@ -201,7 +201,7 @@ async def test_server_that_never_responded_is_retried_briefly_and_logged(caplog:
             await asyncio.wait_for(db.query("duckdb", "SELECT 1"), 60)
     assert caught.value.attempts > 1
     assert [record.getMessage().partition(":9: ")[2] for record in caplog.records] == [
-        "All connection attempts failed; retrying for up to 0.1 s"
+        "Connection refused; retrying for up to 0.1 s"
     ]
 
 

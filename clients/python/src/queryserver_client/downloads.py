@@ -22,6 +22,7 @@ from queryserver_client.errors import ApiError, ConnectionLost, QueryserverError
 from queryserver_client.places import Place
 from queryserver_client.retries import Attempts
 from queryserver_client.transport import Call, Transport
+from queryserver_client.unreachable import reason_of
 
 _WRITE_BYTES = 1024 * 1024
 _MAX_CHANGES = 2
@@ -124,7 +125,9 @@ class Download:
         if self.position > self._start and not self.tag:
             raise ConnectionLost(f"{self._path}: interrupted after {self.position} bytes", is_sent=True) from error
         if not await attempts.pause():
-            message = f"{self._path}: interrupted after {self.position} bytes ({attempts.made} attempts): {error}"
+            message = (
+                f"{self._path}: interrupted after {self.position} bytes ({attempts.made} attempts): {reason_of(error)}"
+            )
             raise ConnectionLost(message, attempts=attempts.made, is_sent=True) from error
 
 

@@ -72,7 +72,7 @@ async def close_session(transport: Transport, connector: str, session_id: int) -
     Never raises. If the call fails, the server closes the session when it has been idle.
     """
     session = {"type": connector, "id": session_id}
-    with anyio.move_on_after(_CLOSE_WITHIN_S, shield=True):
+    with anyio.move_on_after(transport.cleanup_s(_CLOSE_WITHIN_S), shield=True):
         with suppress(QueryserverError):
             await transport.call(
                 "POST", "editor/close_session", {"session": session}, is_repeatable=True, wait_s=WAIT_S

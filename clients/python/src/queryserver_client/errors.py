@@ -207,13 +207,17 @@ _BY_CODE: Mapping[str, type[StatementError]] = {
 
 
 def api_error(
-    status: int, body: Mapping[str, Any] | str, *, request_id: str | None, retry_after: float | None
+    status: int, body: Mapping[str, Any] | str, *, request_id: str | None, retry_after: float | None, address: str = ""
 ) -> ApiError:
-    """Return the exception for a failed call. `body` is the JSON object, or the text that e.g. a proxy returned."""
+    """Return the exception for a failed call. `body` is the JSON object, or the text that e.g. a proxy returned.
+
+    The message contains `address` if the response is a text, because it may come from another program.
+    """
     kind = _BY_STATUS.get(status, ApiError)
     if isinstance(body, str):
         text = " ".join(body[:_MAX_BODY_CHARACTERS].split()) or "empty response"
-        return kind(f"HTTP {status}: {text}", status=status, request_id=request_id, retry_after=retry_after)
+        message = f"{address}{': ' if address else ''}HTTP {status}: {text}"
+        return kind(message, status=status, request_id=request_id, retry_after=retry_after)
     message = body.get("message") or body.get("error") or body.get("detail") or _field_errors(body) or f"HTTP {status}"
     return kind(
         str(message),

@@ -3,6 +3,7 @@
 import asyncio
 import atexit
 import gc
+import logging
 import os
 import threading
 import time
@@ -15,12 +16,14 @@ from typing import Any, TypeVar, cast
 import anyio
 from anyio.from_thread import BlockingPortal
 
-from queryserver_client.errors import ConfigurationError
+from queryserver_client.errors import ConfigurationError, QueryserverError
 
 T = TypeVar("T")
 _CANCEL_WITHIN_S = 20.0
 _STOP_WITHIN_S = 5.0
 _serving = threading.local()
+
+log = logging.getLogger("queryserver_client")
 
 
 class _Collector:
@@ -81,8 +84,21 @@ class Loop:
     def run(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine on the event loop and return its result.
 
-        If an exception such as Ctrl-C interrupts the wait, the coroutine is canceled before the exception is raised.
+        If an exception such as Ctrl-C interrupts the wait, the coroutine is canceled before the exception is raised. A
+        QueryserverError is raised without the frames inside the coroutine, which are logged at level DEBUG.
         """
+        try:
+            return self._run(call)
+        except QueryserverError as error:
+            failure = error
+        try:
+            # The frames of the event loop and the HTTP library would hide the caller's line in a traceback.
+            log.debug("A call failed.", exc_info=failure)
+            raise failure.with_traceback(None)
+        finally:
+            del failure  # otherwise the exception and this frame would keep each other in memory
+
+    def _run(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         if not self.is_ours:
             raise ConfigurationError(
                 "the connection was opened before this process was forked; open a new one in this process"

@@ -48,9 +48,15 @@ class Attempts:
 
     def __init__(self, retries: Retries) -> None:
         self._retries = retries
+        self._began = time.monotonic()
         self._failed_at: float | None = None
         self._wait_s = retries.first_s
         self.made = 0
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the first attempt began."""
+        return time.monotonic() - self._began
 
     async def pause(self, retry_after_s: float | None = None, *, is_reached: bool = True) -> bool:
         """Wait before the next attempt. If the time for retries would expire before that, return False immediately."""

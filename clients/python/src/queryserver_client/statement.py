@@ -217,7 +217,7 @@ async def started(
 async def _abandon(transport: Transport, path: str, fields: Mapping[str, Any], headers: Mapping[str, str]) -> None:
     """Cancel a statement whose id was not received. A repeated request with the same key returns the id."""
     fields = {name: value for name, value in fields.items() if name != "rows"}
-    with anyio.move_on_after(_ABANDON_WITHIN_S, shield=True):
+    with anyio.move_on_after(transport.cleanup_s(_ABANDON_WITHIN_S), shield=True):
         # If the server is unreachable, the statement runs until its timeout.
         with suppress(QueryserverError):
             body = await transport.call("POST", path, fields, headers=headers, is_repeatable=True)

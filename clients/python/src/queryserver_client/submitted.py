@@ -161,13 +161,13 @@ class SubmittedStatement:
 
         If the call fails, the server deletes the result when it expires.
         """
-        with anyio.move_on_after(_CLOSE_WITHIN_S, shield=True):
+        with anyio.move_on_after(self._transport.cleanup_s(_CLOSE_WITHIN_S), shield=True):
             with suppress(QueryserverError):
                 await self.close()
 
     async def abandon(self) -> None:
         """Cancel the statement or, if it has ended, delete its result, because its handle is lost. Never raises."""
-        with anyio.move_on_after(_CLOSE_WITHIN_S, shield=True):
+        with anyio.move_on_after(self._transport.cleanup_s(_CLOSE_WITHIN_S), shield=True):
             with suppress(QueryserverError):
                 status = self._known
                 if status is None or not status.is_terminal:

@@ -4,11 +4,11 @@ All other modules call the server with `Transport.call` (JSON in, JSON out), `Tr
 completely) or `Transport.stream` (a response that is read as it arrives).
 """
 
+import asyncio
 import json
 import logging
-import ssl
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
@@ -26,6 +26,7 @@ from queryserver_client.errors import (
     api_error,
 )
 from queryserver_client.retries import Attempts, Rest, Retries, may_repeat_answer, retry_after
+from queryserver_client.unreachable import TLS_REQUIRED, reason_of, requires_tls, tls_refusal
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -43,13 +44,16 @@ _HELD_SHORTER_S = 300.0
 """Seconds for which later calls are held for a shorter time. The period is limited, because the call may have failed by
 chance."""
 _NO_PLACE = "too_many_streams"
+_BAD_REQUEST = 400
 _TIMED_OUT = 408
 _GATEWAY_TIMED_OUT = 504
+_CONNECTING = "connection."
 _BODY_SENT = "send_request_body.complete"
-_NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL"})
-"""Reasons that OpenSSL releases report if the server does not use TLS."""
 _LOGGED_FROM_TRY = 5
 """Attempt at which retries are logged if the server has responded before; outages of about a second are not logged."""
+_CLEANUP_UNRESPONSIVE_S = 2.0
+_SILENT_LOGGED_AFTER_S = 4.0
+"""Seconds after which a call without connection or response is logged, so that a user sees it within 5 seconds."""
 
 log = logging.getLogger("queryserver_client")
 
@@ -107,6 +111,8 @@ class Transport:
         self.rest_of_events = Rest(_EVENTS_REST_S, _MAX_EVENTS_REST_S)
         """Active while event streams are not tried because a proxy has held back events (`events.py`)."""
         self._is_reached = False
+        self._is_unresponsive = self._is_outage_logged = False
+        """Whether the last attempt failed or has had no response for 4 s, and whether this has been logged."""
         self._max_held_wait_s, self._held_shorter_until = float("inf"), 0.0
         """The maximum time for holding a call, and the moment until which it applies.
 
@@ -128,9 +134,13 @@ class Transport:
     def __repr__(self) -> str:
         return f"Transport({self.url!r})"
 
+    def cleanup_s(self, most_s: float) -> float:
+        """Return for how many seconds to clean up on the server, as after Ctrl-C: at most 2 if it does not respond."""
+        return min(most_s, _CLEANUP_UNRESPONSIVE_S) if self._is_unresponsive else most_s
+
     async def close(self) -> None:
         """Revoke the login and close all connections. Never raises; waits at most 5 s for the revocation."""
-        with anyio.move_on_after(_REVOKE_WITHIN_S, shield=True):
+        with anyio.move_on_after(self.cleanup_s(_REVOKE_WITHIN_S), shield=True):
             with suppress(httpx.HTTPError, QueryserverError):  # the tokens expire by themselves
                 await self._credentials.forget(self._post_once)
         with anyio.CancelScope(shield=True):
@@ -181,17 +191,14 @@ class Transport:
                 continue
             if error.code == _NO_PLACE and call.is_optional:
                 raise error
-            is_ours = bool(error.code)
-            # A 504 always comes from a proxy, even if it has a code, as those of the proxies in `deploy/` do.
-            if error.status == _GATEWAY_TIMED_OUT or (
-                not is_ours and (error.status == _TIMED_OUT or error.status >= 500)
-            ):
-                self._note_end(call, began)
+            await self._note_refusal(call, error, began)
             if isinstance(error, AuthenticationError) and not is_renewed:
                 is_renewed = True
                 if await self._credentials.renewed(token, self._post):
                     continue
-            again = may_repeat_answer(error.status, error.code, is_repeatable=call.is_repeatable, is_ours=is_ours)
+            again = may_repeat_answer(
+                error.status, error.code, is_repeatable=call.is_repeatable, is_ours=bool(error.code)
+            )
             if not again or not await attempts.pause(error.retry_after):
                 raise error
         try:
@@ -209,37 +216,91 @@ class Transport:
         began = anyio.current_time()
         try:
             request = self._request(call, token, sent)
-            response = await self._http.send(request, stream=True)
-            self._is_reached = True
+            with self._silence_logged(call, sent):
+                response = await self._http.send(request, stream=True)
+            self._is_reached, self._is_unresponsive, self._is_outage_logged = True, False, False
             if not is_streamed or not response.is_success:
                 await _read(response)
         except (httpx.TransportError, httpx.DecodingError) as error:
             is_sent = not isinstance(error, _NOT_SENT) and sent.is_possible
             if is_sent:
                 self._note_end(call, began)
-            again = call.is_repeatable or not is_sent
-            if isinstance(error, httpx.UnsupportedProtocol):
-                raise ConfigurationError(f"{self.url} is not a valid server address") from error
-            refusal = _tls_refusal(error) if isinstance(error, httpx.ConnectError) else None
-            if refusal is not None:  # a retry would fail in the same way
-                raise ConnectionLost(f"{self.url}: {refusal}", attempts=max(1, attempts.made)) from error
-            what = str(error) or type(error).__name__
-            if again:
+            self._is_unresponsive = True
+            await self._raise_if_permanent(error, attempts)
+            what = reason_of(error)
+            if call.is_repeatable or not is_sent:
                 self._log_retry(what, attempts)
                 if await attempts.pause(is_reached=self._is_reached):
                     return None
             tries = max(1, attempts.made)
-            message = (
-                f"{self.url}: {call.method} {call.path}: {what} ({tries} {'attempt' if tries == 1 else 'attempts'})"
-            )
-            raise ConnectionLost(message, attempts=tries, is_sent=is_sent) from error
+            counted = "1 attempt" if tries == 1 else f"{tries} attempts in {attempts.elapsed_s:.0f} s"
+            # Without the chain, because tracebacks of the HTTP library would repeat the reason twice.
+            raise ConnectionLost(
+                f"{self.url}: {call.method} {call.path}: {what} ({counted})", attempts=tries, is_sent=is_sent
+            ) from None
         return response
 
+    async def _raise_if_permanent(self, error: Exception, attempts: Attempts) -> None:
+        """Raise the exception for a failure with which each retry would fail, such as a wrong scheme of the address."""
+        if isinstance(error, httpx.UnsupportedProtocol):
+            raise ConfigurationError(f"{self.url} is not a valid server address") from None
+        refusal = tls_refusal(error) if isinstance(error, httpx.ConnectError) else None
+        is_first = not self._is_reached and not attempts.made
+        if isinstance(error, httpx.RemoteProtocolError | httpx.ReadError) and is_first and await self._requires_tls():
+            refusal = TLS_REQUIRED
+        if refusal is not None:
+            raise ConnectionLost(f"{self.url}: {refusal}", attempts=max(1, attempts.made)) from None
+
+    async def _note_refusal(self, call: Call, error: ApiError, began: float) -> None:
+        """Record a proxy's time-out. Raises ConnectionLost if a TLS port has responded to a call without TLS."""
+        is_ours = bool(error.code)
+        if error.status == _BAD_REQUEST and not is_ours and await self._requires_tls():
+            raise ConnectionLost(f"{self.url}: {TLS_REQUIRED}")
+        # A 504 always comes from a proxy, even if it has a code, as those of the proxies in `deploy/` do.
+        if error.status == _GATEWAY_TIMED_OUT or (not is_ours and (error.status == _TIMED_OUT or error.status >= 500)):
+            self._note_end(call, began)
+
+    async def _requires_tls(self) -> bool:
+        """Return whether this http:// address is that of a TLS server."""
+        return self.has_default_http_transport and self.url.startswith("http:") and await requires_tls(self.url)
+
+    @contextmanager
+    def _silence_logged(self, call: Call, sent: "Sent") -> Generator[None, None, None]:
+        """Log if there is no connection, or no response to a call that the server does not hold, for 4 seconds."""
+
+        def tell() -> None:
+            for_s = self.retries.for_s(is_reached=self._is_reached)
+            retried = (
+                f", retrying for up to {for_s:g} s" if for_s > 0 and (call.is_repeatable or sent.is_connecting) else ""
+            )
+            level = logging.WARNING
+            if sent.is_connecting:
+                text = f"no connection after {_SILENT_LOGGED_AFTER_S:g} s"
+            elif sent.is_complete and not call.wait_s and call.silence_s is None:
+                text = f"no response after {_SILENT_LOGGED_AFTER_S:g} s, waiting for up to {self.timeout_s:g} s"
+                level = logging.INFO if self._is_reached else level  # the server may just be slow
+            else:
+                return
+            self._is_unresponsive = True
+            self._log_outage(f"{text}{retried}", level)
+
+        timer = asyncio.get_running_loop().call_later(_SILENT_LOGGED_AFTER_S, tell)
+        try:
+            yield
+        finally:
+            timer.cancel()
+
     def _log_retry(self, what: str, attempts: Attempts) -> None:
-        """Log that the call is retried, once per call, because the waiting program would otherwise appear to hang."""
+        """Log that the call is retried, because the waiting program would otherwise appear to hang."""
         for_s = self.retries.for_s(is_reached=self._is_reached)
-        if for_s > 0 and attempts.made == (_LOGGED_FROM_TRY if self._is_reached else 0):
-            log.warning("%s: %s; retrying for up to %g s", self.url, what, for_s)
+        if for_s > 0 and attempts.made >= (_LOGGED_FROM_TRY if self._is_reached else 0):
+            self._log_outage(f"{what}; retrying for up to {for_s:g} s")
+
+    def _log_outage(self, text: str, level: int = logging.WARNING) -> None:
+        """Log once, until the server has responded again, that it does not respond."""
+        if not self._is_outage_logged:
+            self._is_outage_logged = True
+            log.log(level, "%s: %s", self.url, text)
 
     def _note_end(self, call: Call, began: float) -> None:
         """Record that a call that was held this long failed, so that the following calls are held for less time."""
@@ -302,33 +363,25 @@ class Sent:
     """Records whether the last byte of a request was sent, because servers do not execute incomplete requests."""
 
     def __init__(self) -> None:
-        self._is_noted = self._is_complete = False
+        self._is_noted = self.is_complete = False
+        self.is_connecting = False
+        """Whether a new connection was begun and no request has been sent on it."""
         self.is_ever_possible = False
 
     @property
     def is_possible(self) -> bool:
         """Whether the current attempt may have reached the server. Also True if the transport reports no progress."""
-        return self._is_complete or not self._is_noted
+        return self.is_complete or not self._is_noted
 
     def begin(self) -> None:
         """Start another attempt."""
-        self._is_noted = self._is_complete = False
+        self._is_noted = self.is_complete = self.is_connecting = False
 
     async def note(self, event: str, facts: Mapping[str, Any]) -> None:  # noqa: ARG002
         self._is_noted = True
+        self.is_connecting = event.startswith(_CONNECTING)
         if event.endswith(_BODY_SENT):
-            self._is_complete = self.is_ever_possible = True
-
-
-def _tls_refusal(error: httpx.ConnectError) -> str | None:
-    """Return why a TLS connection is permanently impossible; None if the failure may be temporary."""
-    causes = error.__cause__.args[:1] if error.__cause__ is not None else ()  # httpcore wraps the SSLError
-    cause = next((one for one in causes if isinstance(one, ssl.SSLError)), None)
-    if isinstance(cause, ssl.SSLCertVerificationError):
-        return f"the certificate was not accepted: {cause.verify_message}"
-    if cause is not None and cause.reason in _NO_TLS:
-        return "the server does not use TLS; use an http:// address (in a SQLAlchemy URL: ?scheme=http)"
-    return None
+            self.is_complete = self.is_ever_possible = True
 
 
 def segment(text: str) -> str:
@@ -371,6 +424,7 @@ async def _error_of(response: httpx.Response) -> ApiError:
         body,
         request_id=response.headers.get("X-Request-Id"),
         retry_after=retry_after(response.headers),
+        address=f"{response.url.scheme}://{response.url.netloc.decode()}",
     )
 
 

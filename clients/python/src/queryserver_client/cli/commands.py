@@ -1,6 +1,5 @@
 """The `qs` commands. Each command imports its dependencies when it runs, so `qs --help` does not load HTTP or Arrow."""
 
-import logging
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,6 +27,7 @@ from queryserver_client.cli.invocation import (
     carry_out,
     connected,
 )
+from queryserver_client.cli.logs import print_logs
 from queryserver_client.cli.schedule_commands import schedules
 from queryserver_client.cli.signals import end_in_order
 
@@ -431,7 +431,7 @@ def run() -> None:
         for stream in (sys.stdout, sys.stderr):
             stream.reconfigure(encoding="utf-8")  # pyright: ignore[reportAttributeAccessIssue]
     end_in_order()
-    logging.basicConfig(format="qs: %(message)s", level=logging.WARNING)
+    print_logs()
     app()
 
 

@@ -370,7 +370,7 @@ class Connection:
         try:
             return self.run(call)
         except errors.Error as error:
-            if not error.is_disconnect or error.__cause__ is None or not is_lost(error.__cause__):
+            if not error.is_disconnect or error.client_error is None or not is_lost(error.client_error):
                 raise
             self._forget_session()
             if not is_fresh or self._session.has_run:
@@ -386,12 +386,12 @@ class Connection:
             try:
                 self.run(lambda: self._session.control(sql))
             except errors.Error as error:
-                if error.__cause__ is not None and is_lost(error.__cause__):
+                if error.client_error is not None and is_lost(error.client_error):
                     self._forget_session()
-                elif isinstance(error.__cause__, StatementError) and error.code == "engine_error":
-                    self._in_transaction, self._is_uncertain = self._goes_on_after(sql, error.__cause__), False
+                elif isinstance(error.client_error, StatementError) and error.code == "engine_error":
+                    self._in_transaction, self._is_uncertain = self._goes_on_after(sql, error.client_error), False
                 else:
-                    self._is_uncertain = _may_have_run(error.__cause__)
+                    self._is_uncertain = _may_have_run(error.client_error)
                 raise
             self._in_transaction = self._is_uncertain = False
 

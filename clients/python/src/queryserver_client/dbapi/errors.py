@@ -1,7 +1,8 @@
 """The PEP 249 exceptions, and the mapping of client failures to them.
 
-Each exception is also a `QueryserverError`, and `__cause__` is the client's own exception. For engine errors, the class
-depends on the SQLSTATE if the server provides one, otherwise on the wording of the engine's message.
+Each exception is also a `QueryserverError`. `client_error` is the client's own exception, which is not chained, so that
+a traceback contains each message only once. For engine errors, the class depends on the SQLSTATE if the server provides
+one, otherwise on the wording of the engine's message.
 """
 
 import re
@@ -29,6 +30,8 @@ class Error(client.QueryserverError):
     operation_id = ""
     is_disconnect = False
     """Whether the connection is unusable because the session no longer exists or the server is unreachable."""
+    client_error: client.QueryserverError | None = None
+    """The exception of the client, such as `StatementError`."""
 
 
 class InterfaceError(Error):
@@ -130,15 +133,16 @@ def translated() -> Generator[None]:
     except Error:
         raise
     except client.QueryserverError as error:
-        raise of_client(error) from error
+        raise of_client(error) from None
     except TypeError as error:  # a parameter that cannot be encoded
-        raise ProgrammingError(str(error)) from error
+        raise ProgrammingError(str(error)) from None
 
 
 def of_client(error: client.QueryserverError) -> Error:
     """Return the PEP 249 exception for an error of the client."""
     kind = _kind_of(error)
     made = kind(str(error))
+    made.client_error = error
     made.code = getattr(error, "code", "")
     made.line, made.column = getattr(error, "line", None), getattr(error, "column", None)
     made.sqlstate = getattr(error, "sqlstate", None)

@@ -72,7 +72,7 @@ def _dialect_of(url: URL) -> str:
         raise exc.ArgumentError(
             f"the dialect of {url!r} could not be determined, because the server did not respond: {error}\n"
             "To create an engine without calling the server, add the dialect to the URL, such as queryserver+duckdb://…."
-        ) from error
+        ) from None
     found = named_interpreter(config, wanted)
     if found is None:
         raise exc.ArgumentError(f"{url!r}: the connector {wanted!r} does not exist, or this user may not use it")
