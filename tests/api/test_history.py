@@ -51,6 +51,7 @@ class TestHistory:
             "parentSavedQueryUuid": "",
             "state": "available",
             "message": "",
+            "connector": dialect.name,
             "database": "",
             "rows": 3,
             **{name: body["query_status"][name] for name in TIMES},

@@ -350,6 +350,7 @@ class HistoryEntry:
 
     id: UUID
     history_id: int
+    connector: str
     dialect: str
     statement: str
     state: StatementState

@@ -34,7 +34,7 @@ _PART_FIELDS = (
     "id", "statement_index", "has_result_set", "rows", "modified_row_count", "message", "error_sqlstate",
     "estimated_bytes", "scanned_bytes",
 )  # fmt: skip
-HISTORY_FIELDS = ("id", "history_id", "dialect", "parent_uuid", "database", "rows", "parameter_count")
+HISTORY_FIELDS = ("id", "history_id", "connector", "dialect", "parent_uuid", "database", "rows", "parameter_count")
 _END_FIELDS = (
     "id", "connector", "dialect", "rows", "size_bytes", "canceled_by", "is_script", "operation_id", "traceparent",
     "lasted_s", "is_import"

@@ -534,6 +534,7 @@ class HistoryData(TypedDict):
     message: str
     line: int | None
     column: int | None
+    connector: NotRequired[str]
     database: str
     rows: int
     parameters: NotRequired[int]

@@ -558,6 +558,7 @@ class HistoryData(WireModel):
     message: str
     line: int | None
     column: int | None
+    connector: Omittable[str] = None
     database: str
     rows: int
     parameters: Omittable[int] = None

@@ -474,6 +474,7 @@ def _entry(entry: HistoryEntry) -> wire.HistoryEntry:
             parentSavedQueryUuid=entry.parent_uuid,
             state=entry.state.value,
             message=entry.message,
+            connector=entry.connector,
             database=entry.database or "",
             rows=entry.rows,
             parameters=entry.parameter_count,
