@@ -1,10 +1,13 @@
-import { EmptyState } from "../ui/States.tsx";
+import { HistoryPanel } from "./HistoryPanel.tsx";
+import styles from "./queries.module.css";
 
 export function HistoryView() {
   return (
-    <>
-      <h1 class="visually-hidden">History</h1>
-      <EmptyState title="This view is not built yet." />
-    </>
+    <div class={styles.view}>
+      <h1>History</h1>
+      <div class={styles.panel}>
+        <HistoryPanel />
+      </div>
+    </div>
   );
 }

@@ -17,7 +17,10 @@ interface InputProps {
   autocomplete?: string;
   required?: boolean;
   disabled?: boolean;
+  readonly?: boolean;
   autofocus?: boolean;
+  /** The id of a `datalist` with suggestions. */
+  list?: string;
   onInput?: (event: TargetedEvent<HTMLInputElement>) => void;
   onKeyDown?: (event: TargetedKeyboardEvent<HTMLInputElement>) => void;
 }

@@ -1,0 +1,35 @@
+"""Statements that tests run by the API, to look at their results in the console."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+from playwright.async_api import BrowserContext, Page
+from tests.console.conftest import ADMIN, PASSWORD, log_in
+
+
+@asynccontextmanager
+async def calls(base_url: str, username: str = ADMIN, password: str = PASSWORD) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the API with the rights of a user."""
+    async with httpx.AsyncClient(base_url=base_url, timeout=60) as client:
+        answer = await client.post("/api/v1/token/auth", json={"username": username, "password": password})
+        client.headers["Authorization"] = f"Bearer {answer.raise_for_status().json()['access']}"
+        yield client
+
+
+async def run(client: httpx.AsyncClient, statement: str, connector: str = "duckdb") -> str:
+    """Run a statement to its end; return the id of its operation."""
+    answer = await client.post(f"/api/v1/editor/execute/{connector}", json={"statement": statement, "wait": 60})
+    body = answer.raise_for_status().json()
+    assert body["query_status"]["state"] in {"available", "success"}, body
+    return body["history_uuid"]
+
+
+async def open_result(
+    context: BrowserContext, operation_id: str, username: str = ADMIN, password: str = PASSWORD
+) -> Page:
+    """Open the link of a result in a new page, and log in."""
+    page = await context.new_page()
+    await page.goto(f"/results/{operation_id}")
+    await log_in(page, username, password)
+    return page

@@ -1,0 +1,99 @@
+import { fireEvent, render, screen, waitFor } from "@testing-library/preact";
+import { expect, test, vi } from "vitest";
+import { named, selectOf } from "../results/exports.ts";
+import { foldersOf, isWithin, listDocuments } from "./documents.ts";
+import { SaveDialog } from "./SaveDialog.tsx";
+import { ago, durationText } from "./times.ts";
+
+const FIELDS = { uuid: "u", version: 3, name: "Sales", description: "", folder: "/reports", parameters: [] };
+
+function answering(bodies: Record<string, unknown>) {
+  const sent: Array<{ path: string; body: unknown }> = [];
+  vi.stubGlobal("fetch", async (request: Request) => {
+    const { pathname, search } = new URL(request.url);
+    const text = await request.text();
+    sent.push({ path: pathname + search, body: text === "" ? null : JSON.parse(text) });
+    const known = Object.entries(bodies).find(([path]) => pathname.endsWith(path));
+    return Response.json(known?.[1] ?? { status: 0, documents: [], next_after: null });
+  });
+  return sent;
+}
+
+test("folders contain those above them, and each once", () => {
+  const entries = [{ folder: "/b/c" }, { folder: "/" }, { folder: "/a" }, { folder: "/b/c" }];
+  expect(foldersOf(entries)).toEqual(["/", "/a", "/b", "/b/c"]);
+  expect(isWithin("/b/c", "/b")).toBe(true);
+  expect(isWithin("/bc", "/b")).toBe(false);
+});
+
+test("lists are read to their last page", async () => {
+  const pages = [
+    { status: 0, documents: [{ uuid: "1" }], next_after: "x-1" },
+    { status: 0, documents: [{ uuid: "2" }], next_after: null },
+  ];
+  const urls: string[] = [];
+  vi.stubGlobal("fetch", async (request: Request) => {
+    urls.push(request.url);
+    return Response.json(pages.shift());
+  });
+  const parts: number[] = [];
+  const all = await listDocuments({ text: "a b", isTrash: false }, AbortSignal.timeout(1000), (part) =>
+    parts.push(part.length),
+  );
+  expect(all.map((entry) => entry.uuid)).toEqual(["1", "2"]);
+  expect(parts).toEqual([1]);
+  expect(urls[1]).toContain("after=x-1");
+  expect(urls[1]).toContain("text=a%20b");
+});
+
+test("a saved query keeps its name and folder, and the save names the version that was shown", async () => {
+  const document = { ...FIELDS, permission: "manage" };
+  const sent = answering({ "/documents/u": { status: 0, document }, "/documents/save": { status: 0, document } });
+  const onSaved = vi.fn();
+  render(
+    <SaveDialog
+      draft={{ uuid: "u", statement: "SELECT 2", connector: "duckdb" }}
+      onSaved={onSaved}
+      onClose={vi.fn()}
+    />,
+  );
+  fireEvent.click(await screen.findByRole("button", { name: "Save", hidden: true }));
+  await waitFor(() => expect(onSaved).toHaveBeenCalled());
+  const saved = sent.find(({ path }) => path.endsWith("/save"));
+  expect(saved?.body).toMatchObject({ document: { uuid: "u", version: 3, name: "Sales", folder: "/reports" } });
+});
+
+test("a query that the user may only run can be saved as a copy alone", async () => {
+  answering({ "/documents/u": { status: 0, document: { ...FIELDS, permission: "run" } } });
+  render(
+    <SaveDialog
+      draft={{ uuid: "u", statement: "SELECT 2", connector: "duckdb" }}
+      onSaved={vi.fn()}
+      onClose={vi.fn()}
+    />,
+  );
+  const copy = await screen.findByRole("button", { name: "Save as a copy", hidden: true });
+  expect(copy).toHaveProperty("disabled", false);
+  expect(screen.getByRole("button", { name: "Save", hidden: true })).toHaveProperty("disabled", true);
+});
+
+test("times are relative for a week, and durations have the unit that fits", () => {
+  const now = Date.parse("2026-02-01T12:00:00Z");
+  expect(ago("2026-02-01T11:59:30Z", now)).toBe("just now");
+  expect(ago("2026-02-01T09:00:00Z", now)).toBe("3 hours ago");
+  expect(ago("2026-01-31T10:00:00Z", now)).toBe("yesterday");
+  expect(ago("2025-12-24T10:00:00Z", now)).toContain("2025");
+  expect([3, 1904, 125_000].map(durationText)).toEqual(["3 ms", "1.9 s", "2:05 min"]);
+});
+
+test("the name of a file follows its format and compression, that of a folder has none", () => {
+  expect(named("result.csv", "tsv", "gzip", false)).toBe("result.tsv.gz");
+  expect(named("result.tsv.gz", "parquet", "gzip", false)).toBe("result.parquet");
+  expect(named("a.b.csv", "csv", "none", true)).toBe("a.b");
+});
+
+test("names of tables are quoted as their dialect does", () => {
+  expect(selectOf("hive", "shop", "o`1")).toBe("SELECT *\nFROM `shop`.`o``1`\nLIMIT 1000");
+  expect(selectOf("duckdb", "", 'o"1')).toBe('SELECT *\nFROM "o""1"\nLIMIT 1000');
+  expect(selectOf("trino", "hive.shop", "o")).toBe('SELECT *\nFROM "hive"."shop"."o"\nLIMIT 1000');
+});

@@ -1,0 +1,45 @@
+import { HardDriveDownload, Link, Share2 } from "lucide-preact";
+import { useState } from "preact/hooks";
+import { linkOf } from "../queries/results.ts";
+import { ShareDialog } from "../queries/ShareDialog.tsx";
+import { Button, IconButton } from "../ui/Button.tsx";
+import { copyText } from "../ui/clipboard.ts";
+import { ExportDialog } from "./ExportDialog.tsx";
+import type { Execution } from "./execution.ts";
+
+interface Props {
+  execution: Execution;
+  /** Whether the result is the user's own: only owners share. */
+  isOwn?: boolean;
+}
+
+/** What can be done with a result: export, share, and copy its link. */
+export function ResultActions({ execution, isOwn = true }: Props) {
+  const [open, setOpen] = useState<"export" | "share" | null>(null);
+  const rows = execution.rows.value;
+  const operationId = execution.operationId.value;
+  if (rows === null || operationId === null) return null;
+  const close = () => setOpen(null);
+  return (
+    <>
+      <Button kind="quiet" onClick={() => setOpen("export")}>
+        <HardDriveDownload size={16} aria-hidden />
+        Export
+      </Button>
+      {isOwn ? (
+        <Button kind="quiet" onClick={() => setOpen("share")}>
+          <Share2 size={16} aria-hidden />
+          Share
+        </Button>
+      ) : null}
+      <IconButton
+        label="Copy the link of the result"
+        onClick={() => void copyText(linkOf(operationId), "The link is in the clipboard.")}
+      >
+        <Link size={16} aria-hidden />
+      </IconButton>
+      {open === "export" ? <ExportDialog rows={rows} onClose={close} /> : null}
+      {open === "share" ? <ShareDialog subject={{ kind: "result", operationId, title: "" }} onClose={close} /> : null}
+    </>
+  );
+}
