@@ -61,24 +61,18 @@ function LoadedEditor() {
   );
   return (
     <div class={styles.view}>
-      {isNarrow.value ? (
-        <>
-          {isSideShown ? <div class={styles.cover}>{side}</div> : null}
-          {work}
-        </>
-      ) : (
-        <SplitPane
-          name="editor.side"
-          label="Width of the list of tables"
-          direction="row"
-          sized="first"
-          initial={270}
-          min={180}
-          isCollapsed={!isSideShown}
-          first={side}
-          last={work}
-        />
-      )}
+      {isNarrow.value && isSideShown ? <div class={styles.cover}>{side}</div> : null}
+      <SplitPane
+        name="editor.side"
+        label="Width of the list of tables"
+        direction="row"
+        sized="first"
+        initial={270}
+        min={180}
+        isCollapsed={isNarrow.value || !isSideShown}
+        first={side}
+        last={work}
+      />
       {workspace.isHelpOpen.value ? <HelpDialog onClose={() => (workspace.isHelpOpen.value = false)} /> : null}
       {workspace.plan.value ? (
         <PlanDialog plan={workspace.plan.value} onClose={() => (workspace.plan.value = null)} />

@@ -9,14 +9,9 @@ const UNDERLINE = {
   textUnderlineOffset: "3px",
 };
 // The default marker is an image in a data: address, which the content security policy forbids.
-const MARKER = {
-  content: '"!"',
-  display: "block",
-  width: "1em",
-  borderRadius: "50%",
-  textAlign: "center",
-  fontWeight: "700",
-};
+const MARKER = { content: "normal", width: "0.75em", height: "0.75em", margin: "0.15em", borderRadius: "50%" };
+/** A letter for each kind of completion: the default icons are characters that many fonts lack. */
+const ICONS = { keyword: "K", type: "K", class: "T", property: "C", function: "F", namespace: "D", variable: "A" };
 
 const theme = EditorView.theme({
   "&": { height: "100%", color: "var(--text)", backgroundColor: "var(--surface)", fontSize: "13.5px" },
@@ -44,7 +39,7 @@ const theme = EditorView.theme({
   ".cm-placeholder": { color: "var(--text-soft)" },
   ".cm-statement": { boxShadow: "inset 2px 0 var(--accent)" },
   ".cm-lintRange-error": UNDERLINE,
-  ".cm-lint-marker-error": { ...MARKER, color: "var(--on-accent)", background: "var(--bad)", fontSize: "0.8em" },
+  ".cm-lint-marker-error": { ...MARKER, background: "var(--bad)" },
   ".cm-tooltip": {
     color: "var(--text)",
     backgroundColor: "var(--raised)",
@@ -77,7 +72,20 @@ const theme = EditorView.theme({
     overflow: "hidden",
     textOverflow: "ellipsis",
   },
-  ".cm-completionIcon": { color: "var(--text-soft)", opacity: "1", width: "1.1em" },
+  ".cm-completionIcon": {
+    color: "var(--text-soft)",
+    fontSize: "0.8em",
+    fontWeight: "700",
+    lineHeight: "1.9",
+    opacity: "1",
+    paddingRight: "0.4em",
+    textAlign: "center",
+    width: "1.2em",
+  },
+  ...Object.fromEntries(
+    Object.entries(ICONS).map(([type, letter]) => [`.cm-completionIcon-${type}::after`, { content: `"${letter}"` }]),
+  ),
+  ".cm-completionIcon-class, .cm-completionIcon-property": { color: "var(--accent)" },
   ".cm-completionInfo": { maxWidth: "44ch", whiteSpace: "pre-wrap", padding: "6px 10px" },
   ".cm-panels": { color: "var(--text)", backgroundColor: "var(--sunken)", borderColor: "var(--line)" },
   ".cm-panels.cm-panels-top": { borderBottom: "1px solid var(--line)" },

@@ -49,13 +49,18 @@ export function warmUp({ connector, database }: Scope): void {
   catalog.functions(connector.id, null).catch(ignore);
 }
 
-function keywords(context: CompletionContext, scope: Scope | null) {
+async function keywords(context: CompletionContext, scope: Scope | null): Promise<CompletionResult | null> {
   const dialect = sqlDialect(scope?.connector.dialect ?? "");
-  return keywordCompletionSource(dialect, true, (label, type) => ({
+  const found = await keywordCompletionSource(dialect, true, (label, type) => ({
     label,
     type,
     boost: COMMON_KEYWORDS.has(label) ? BOOST.commonKeyword : BOOST.keyword,
   }))(context);
+  if (!found) return null;
+  // There are hundreds of keywords, so that any three letters are within some of them. Without `validFor` they are
+  // compared again at each key.
+  const typed = context.state.sliceDoc(found.from, context.pos).toUpperCase();
+  return { from: found.from, options: found.options.filter(({ label }) => label.startsWith(typed)) };
 }
 
 async function names(context: CompletionContext, scope: Scope | null): Promise<CompletionResult | null> {

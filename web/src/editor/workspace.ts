@@ -1,7 +1,7 @@
 /** What the parts of the editor view share: the commands, and what the selected tab shows beside its text. */
 import { effect, type Signal, signal, untracked } from "@preact/signals";
 import { api, data } from "../api/client.ts";
-import { type ApiError, asApiError } from "../api/errors.ts";
+import { type ApiError, asApiError, isAbort } from "../api/errors.ts";
 import { type Connector, config, connectors } from "../app/config.ts";
 import { notify, notifyProblem } from "../ui/Toasts.tsx";
 import type { CodeEditor } from "./codeEditor.ts";
@@ -33,10 +33,10 @@ export class Workspace {
   /** Parameters without a value that a run needs; their fields say so. */
   readonly missing = signal<readonly string[]>([]);
   readonly #stops: Array<() => void> = [];
-  readonly #ended = new AbortController();
   /** The error, or the execution without one, that each tab's marks are of. */
   readonly #marked = new WeakMap<EditorTab, object>();
   #editor: CodeEditor | null = null;
+  #ended = new AbortController();
 
   /** Where completion looks names up. */
   readonly scope = (): Scope | null => {
@@ -47,6 +47,7 @@ export class Workspace {
 
   attach(editor: CodeEditor): void {
     this.#editor = editor;
+    this.#ended = new AbortController();
     const leave = () => {
       editor.flush();
       saveNow();
@@ -120,7 +121,7 @@ export class Workspace {
       if (selectedTab() !== tab || editor.text !== text) notify("The text was changed while it was formatted.");
       else if (formatted !== body.statements) editor.replace(from, to, formatted);
     } catch (problem) {
-      this.#report(problem);
+      if (!isAbort(problem)) notifyProblem(problem);
     }
   };
 
@@ -147,7 +148,7 @@ export class Workspace {
       ];
       show({ text: "explanation" in answer ? answer.explanation : "", estimates });
     } catch (problem) {
-      if (signal.aborted) return;
+      if (isAbort(problem)) return;
       const error = asApiError(problem);
       show({ problem: error });
       this.#markExplained(error, target, bound);
@@ -225,10 +226,6 @@ export class Workspace {
     const bound = bind(content.text.slice(target.from, target.to), connector.dialect, content.parameters);
     this.missing.value = bound.missing;
     return bound.missing.length > 0 ? null : { tab, connector, content, target, bound };
-  }
-
-  #report(problem: unknown): void {
-    if (!this.#ended.signal.aborted) notifyProblem(problem);
   }
 }
 

@@ -22,6 +22,7 @@ describe("names that fit at the cursor", () => {
     ["INSERT INTO orders (|", "column"],
     ["SELECT * FROM (SELECT |", "column"],
     ["SELECT * FROM (SELECT 1) x WHERE |", "column"],
+    ["SELECT name AS na|", "other"],
     ["SEL|", "other"],
   ])("%s", (marked, kind) => {
     expect(contextOf(marked)?.kind).toBe(kind);

@@ -37,6 +37,7 @@ const BEFORE_TABLES = new Set(["FROM", "JOIN", "INTO", "UPDATE", "TABLE", "DESCR
 const CLAUSES = new Set(
   [...BEFORE_TABLES].concat("SELECT WHERE ON USING GROUP ORDER HAVING SET VALUES LIMIT RETURNING QUALIFY".split(" ")),
 );
+const NEW_NAME = new Set(["AS"]);
 const NO_ALIAS = new Set(
   (
     "WHERE GROUP ORDER HAVING LIMIT JOIN INNER LEFT RIGHT FULL CROSS NATURAL ON USING UNION EXCEPT INTERSECT MINUS SET " +
@@ -117,6 +118,8 @@ function unquoted(text: string, quote: string): string {
 function kindAt(all: readonly Token[], index: number): NameContext["kind"] {
   const previous = all[index - 1];
   if (previous && isKeyword(previous, BEFORE_TABLES)) return "table";
+  // What follows AS is a new name.
+  if (previous && isKeyword(previous, NEW_NAME)) return "other";
   const clause = clauseBefore(all, index);
   if (clause === null) return "other";
   if (!BEFORE_TABLES.has(clause.keyword) || clause.isInParentheses) return "column";
