@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from playwright.async_api import Browser, Locator, Page, expect
-from tests.console.conftest import PASSWORD, Photographs, accessible, browsing, log_in
+from playwright.async_api import Browser, Locator, Page, Route, expect
+from tests.console.conftest import NARROW, PASSWORD, Photographs, accessible, browsing, log_in
 from tests.e2e.harness import running_server
 from tests.engines.chromium import ENGINE
 from tests.ports import free_port
@@ -168,6 +168,28 @@ async def test_links_open_a_tab_once(editor: Page):
     await expect(editor.get_by_role("list", name="Editor tabs").get_by_role("listitem")).to_have_count(2)
 
 
+async def test_typing_never_waits_for_a_call(editor: Page):
+    held: list[Route] = []
+    await editor.route("**/editor/autocomplete**", lambda route: held.append(route))  # noqa: PLW0108 Playwright reads its signature
+    await editor.get_by_role("combobox", name="Connector").select_option("sqlite")
+    await text_of(editor).focus()
+    statement = "select * from orders o where o.id = 1 "
+    await editor.keyboard.type(statement * 5)
+    await expect(text_of(editor)).to_have_text((statement * 5).strip(), timeout=1000)
+    assert held
+    for route in held:
+        await route.abort()
+
+
+async def test_tables_cover_the_text_in_a_narrow_window(editor: Page):
+    await editor.set_viewport_size(NARROW)
+    await expect(editor.get_by_role("region", name="Tables")).to_have_count(0)
+    await editor.get_by_role("button", name="Show the tables").click()
+    await accessible(editor)
+    await editor.get_by_role("button", name="Hide the tables").click()
+    await expect(editor.get_by_role("region", name="Tables")).to_have_count(0)
+
+
 async def test_help_and_empty_editor_are_accessible(editor: Page, photographs: Photographs):
     await accessible(editor)
     await photographs(editor, "editor-empty")
@@ -183,20 +205,20 @@ async def test_help_and_empty_editor_are_accessible(editor: Page, photographs: P
 async def test_statement_is_found_again_after_the_server_was_killed(browser: Browser, tmp_path: Path):
     settings = {"QUERYSERVER_ADMIN_PASSWORD": PASSWORD}
     port = free_port()
-    async with running_server(tmp_path / "data", settings=settings, port=port) as process:
-        async with browsing(browser, process.base_url) as context:
-            page = await context.new_page()
-            await page.goto("/")
-            await log_in(page)
-            await page.get_by_role("combobox", name="Connector").select_option("postgresql")
-            await type_over(page, "SELECT 'before' AS a")
-            await page.keyboard.press("ControlOrMeta+Enter")
-            await cell(page, "before")
-            await process.kill9()
-            await type_over(page, "SELECT 'typed while it was away' AS b")
-            await page.keyboard.press("ControlOrMeta+Enter")
-            async with running_server(tmp_path / "data", settings=settings, port=port):
-                await cell(page, "typed while it was away")
+    first = running_server(tmp_path / "data", settings=settings, port=port)
+    async with first as process, browsing(browser, process.base_url) as context:
+        page = await context.new_page()
+        await page.goto("/")
+        await log_in(page)
+        await page.get_by_role("combobox", name="Connector").select_option("postgresql")
+        await type_over(page, "SELECT 'before' AS a")
+        await page.keyboard.press("ControlOrMeta+Enter")
+        await cell(page, "before")
+        await process.kill9()
+        await type_over(page, "SELECT 'typed while it was away' AS b")
+        await page.keyboard.press("ControlOrMeta+Enter")
+        async with running_server(tmp_path / "data", settings=settings, port=port):
+            await cell(page, "typed while it was away")
 
 
 async def _log_in_again(page: Page) -> None:
