@@ -110,6 +110,22 @@ async def test_error_is_on_stderr_with_position(qs: Qs):
     assert ended.err.splitlines()[-2:] == ["line 4:   nothing FROM generate_series(1, 2) AS fine", "          ^"]
 
 
+async def test_connectors_and_plans_are_printed(qs: Qs):
+    listed = await qs("connectors")
+    assert listed.code == 0
+    assert {"connector": "duckdb", "name": "duckdb", "dialect": "duckdb"} in listed.records
+    assert (await qs("sql", "duckdb", "CREATE OR REPLACE TABLE explained (n INTEGER)")).code == 0
+    plan = await qs("explain", "duckdb", "DROP TABLE explained; SELECT 1")
+    assert (plan.code, plan.err) == (0, "")
+    assert (await qs("sql", "duckdb", "SELECT count(*) AS n FROM explained")).text == "n\n0\n"
+    facts = json.loads((await qs("explain", "postgresql", "--json", stdin="SELECT 1")).out)
+    assert facts["statement"] == "SELECT 1"
+    assert facts["estimated_cost"] > 0
+    refused = await qs("explain", "postgresql", "SELECT nothing")
+    assert (refused.code, refused.err.count("SELECT nothing")) == (1, 1), refused.err
+    assert (await qs("explain", "duckdb", stdin=" ")).code == 2
+
+
 async def test_truncated_result_is_reported_on_stderr(small_server: Server, make: Make):
     qs = make(QUERYSERVER_URL=small_server.url, QUERYSERVER_TOKEN=await small_server.token())
     sql = "SELECT i FROM range(6000) AS r(i)"

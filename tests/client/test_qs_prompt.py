@@ -183,6 +183,31 @@ async def test_table_fits_terminal(qs: Qs):
     assert b"\x1b[2J" not in shown.printed
 
 
+async def test_long_table_is_shown_in_pager_unless_it_is_switched_off(qs: Qs):
+    paging = replace(qs, environment={**qs.environment, "PAGER": "sed s/^/paged:/"})
+    long, short = (f"SELECT i FROM range({rows}) AS r(i)" for rows in (60, 9))
+    async with terminal(paging, "sql", "duckdb", long) as shown:
+        await shown.shows("paged:59")
+        await shown.shows("paged:(60 rows)")
+        assert await shown.end() == 0
+    for words in (("sql", "duckdb", short), ("--no-pager", "sql", "duckdb", long)):
+        async with terminal(paging, *words) as shown:
+            await shown.shows("rows)")
+            assert await shown.end() == 0
+        assert "paged:" not in shown.text
+    async with terminal(paging, "sql", "duckdb") as shown:
+        await shown.enter("\\pager", "The pager is off.", prompt="duckdb>")
+        await shown.enter(f"{long};", "(60 rows)", prompt="duckdb>")
+        await shown.enter("help", "as do exit, quit and Ctrl-D", prompt="duckdb>")
+        await shown.enter("select", "->", prompt="duckdb>")
+        shown.type("exit\r")
+        await shown.shows("the statement is not complete")
+        shown.type("\x03")
+        await shown.enter("exit", prompt="duckdb>")
+        assert await shown.end() == 0
+    assert "paged:" not in shown.text
+
+
 async def test_file_copy_shows_progress(qs: Qs, folder: str):
     here, there = qs.directory / "large [red].bin", f"{folder}/large.bin"
     here.write_bytes(os.urandom(12 * 1024 * 1024))

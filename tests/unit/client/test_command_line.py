@@ -2,20 +2,29 @@
 section 4).
 """
 
+import asyncio
 import datetime as dt
 import importlib.util
 from decimal import Decimal
 from typing import Any
 
 import pytest
-from prompt_toolkit.completion import CompleteEvent
+from prompt_toolkit import PromptSession
+from prompt_toolkit.application import create_app_session
+from prompt_toolkit.completion import CompleteEvent, WordCompleter
 from prompt_toolkit.document import Document
+from prompt_toolkit.input import create_pipe_input
+from prompt_toolkit.output import DummyOutput
+from rich.console import Console
+from tests.timing import until
 
 from queryserver_client import cli
+from queryserver_client.cli import pager
 from queryserver_client.cli.completion import SqlCompleter
-from queryserver_client.cli.failures import WrongUse, place_of, visible
+from queryserver_client.cli.failures import WrongUse, place_of, report, visible
+from queryserver_client.cli.keys import key_bindings
 from queryserver_client.cli.parameters import parameters_of, value_of
-from queryserver_client.cli.splitting import is_whole, tables_in
+from queryserver_client.cli.splitting import is_whole, tables_in, word_command
 from queryserver_client.cli.tables import fitted
 from queryserver_client.errors import StatementError
 
@@ -74,6 +83,9 @@ def test_parameters_are_named_or_positional():
         ("select /* ;", False),
         ("\\d sales", True),
         ("exit", True),
+        ("Quit;", True),
+        ("help", True),
+        ("help me", False),
         ("", True),
     ],
 )
@@ -96,6 +108,64 @@ def test_backslash_escapes_in_quotes_depend_on_the_engine():
 
 def test_tables_are_found_with_their_aliases():
     assert tables_in('select from a.b x join "c" on x.i = c.i where') == {"b": "a.b", "x": "a.b", "c": "c"}
+
+
+def test_words_stand_for_commands_of_the_prompt():
+    commands = {text: word_command(text) for text in ("exit", " QUIT ; ", "help", "?", "select", "exit 1", "")}
+    assert commands == {
+        "exit": "\\q", " QUIT ; ": "\\q", "help": "\\?", "?": "\\?", "select": None, "exit 1": None, "": None,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("message", "printed"),
+    [
+        ('Parser Error: near "a"\n\nLINE 1: select a\n        ^', 'qs: Parser Error: near "a"\nline 1: select a\n'),
+        ('near "a"\nPosition: 8', 'qs: near "a"\nline 1: select a\n'),
+        ("Binder Error: a\nCandidates: b", "qs: Binder Error: a\nCandidates: b\nline 1: select a\n"),
+    ],
+)
+def test_line_of_an_error_is_printed_once(message: str, printed: str, capsys: pytest.CaptureFixture[str]):
+    report(StatementError(message, code="engine_error"), "line 1: select a")
+    assert capsys.readouterr().err == printed
+    report(StatementError(message, code="engine_error"), "")
+    assert capsys.readouterr().err == f"qs: {message}\n"
+
+
+@pytest.mark.parametrize(
+    ("names", "typed", "after"),
+    [
+        (["orders"], "select * from ord", "select * from orders"),
+        (["Orders"], "select * from ord", "select * from Orders"),
+        (["orders_a", "orders_b"], "select * from ord", "select * from orders_"),
+        ([], "select * from ord", "select * from ord"),
+    ],
+)
+async def test_first_tab_inserts_what_all_candidates_have_in_common(names: list[str], typed: str, after: str):
+    completer = WordCompleter(names, ignore_case=True)
+    with create_pipe_input() as keys, create_app_session(input=keys, output=DummyOutput()):
+        session: PromptSession[str] = PromptSession(completer=completer, key_bindings=key_bindings(completer, "duckdb"))
+        prompt = asyncio.create_task(session.prompt_async())
+        keys.send_text(f"{typed}\t")
+        await until(lambda: session.default_buffer.text == after)
+        if len(names) == 1:  # the next Enter runs the statement instead of accepting the candidate
+            keys.send_text(";\r")
+            assert await prompt == f"{after};"
+        else:
+            prompt.cancel()
+
+
+def test_pager_is_skipped_without_terminal_or_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv("PAGER", "false")
+    console = Console(height=5)
+    with pager.paged(console):
+        console.print("\n" * 9)
+    assert capsys.readouterr().out == "\n" * 10
+    for given, command in (("less -S", ["less", "-S"]), ("cat", []), ("", []), ("'open", [])):
+        monkeypatch.setenv("PAGER", given)
+        assert pager.pager_command() == command
 
 
 def test_widest_columns_shrink_first():

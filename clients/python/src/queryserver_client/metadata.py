@@ -1,4 +1,4 @@
-"""Metadata of a data source: databases, tables, columns, functions, samples (Contract editor 10)."""
+"""Metadata of a data source: databases, tables, columns, functions, samples (Contract editor 10), and plans (8.3)."""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from queryserver_client.generated import (
         DatabaseList,
         DatabaseMetadata,
+        ExplainFailure,
+        ExplainResponse,
         FunctionList,
         SampleResponse,
         TableMetadata,
@@ -61,6 +63,20 @@ class Table:
     """Pairs of a column and the `database.table.column` that it references."""
     location: str | None
     """Path of the data in a store, if known."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the data source would run a statement. Attributes that it does not estimate are None."""
+
+    text: str
+    """The plan as the engine writes it, with several lines."""
+    statement: str
+    """The statement that the plan belongs to: the first one of a script."""
+    estimated_bytes: int | None
+    """Number of bytes that the statement would read."""
+    estimated_cost: float | None
+    """Cost in units of the engine."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +161,20 @@ class Metadata:
         body: SampleResponse = await self._call("editor/sample", connector, names, fields)
         columns = columns_of(body["full_headers"])
         return Sample(columns, tuple(decode_rows(body["rows"], columns)), body["message"])
+
+    async def explain(self, connector: str, sql: str, *, database: str | None = None) -> Plan:
+        """Return the plan of the first statement of the text, without running it (Contract editor 8.3).
+
+        Raises StatementError if the engine rejects the statement, and ApiError with the code `not_supported` if it has
+        no plans.
+        """
+        fields = {"statement": sql} | ({} if database is None else {"database": database})
+        body: ExplainResponse | ExplainFailure = await self._transport.call(
+            "POST", f"editor/explain/{segment(connector)}", fields, is_repeatable=True, wait_s=_ANSWERED_WITHIN_S
+        )
+        if body["status"] == 1:
+            raise statement_error(body)
+        return Plan(body["explanation"], body["statement"], body.get("estimated_bytes"), body.get("estimated_cost"))
 
     async def _names(
         self,

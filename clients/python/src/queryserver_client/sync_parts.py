@@ -120,6 +120,7 @@ class Metadata(Face[AsyncMetadata]):
     columns = blocking(AsyncMetadata.columns)
     functions = blocking(AsyncMetadata.functions)
     sample = blocking(AsyncMetadata.sample)
+    explain = blocking(AsyncMetadata.explain)
 
 
 class Users(Face[AsyncUsers]):

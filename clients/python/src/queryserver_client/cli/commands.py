@@ -11,6 +11,7 @@ from queryserver_client.cli.forms import FileKind, IfExists
 from queryserver_client.cli.invocation import (
     AllowTruncated,
     AnyForm,
+    AsJson,
     Force,
     GoOn,
     Groups,
@@ -45,7 +46,7 @@ app = typer.Typer(
     ),
 )
 app.add_typer(documents)
-app.add_typer(documents, name="saved", help="The same as `qs documents`.", hidden=True)
+app.add_typer(documents, name="saved", help="The same as `qs documents`.")
 app.add_typer(schedules)
 
 
@@ -59,11 +60,18 @@ def _print_version(is_requested: bool) -> None:
 
 @app.callback()
 def about(
-    version: Annotated[
+    version: Annotated[  # noqa: ARG001 its callback prints it
         bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Show the version and exit.")
+    ] = False,
+    no_pager: Annotated[
+        bool, typer.Option("--no-pager", help="Print long output directly, not in $PAGER (by default less).")
     ] = False,
 ) -> None:
     """Run SQL, manage files and import tables on a queryserver."""
+    if no_pager:
+        from queryserver_client.cli import pager  # noqa: PLC0415
+
+        pager.switch(is_on=False)
 
 
 @app.command()
@@ -133,6 +141,29 @@ def sql(
     words = [*([statement] if statement is not None else []), *(values or [])]
     named = command.NamedValues(parameter or [], result or [])
     carry_out(lambda: command.run(given, words, file, named, output, to, is_expanded=expanded))
+
+
+@app.command()
+def connectors(output: AnyForm = None) -> None:
+    """List the data sources to which you can send statements."""
+    from queryserver_client.cli import sources  # noqa: PLC0415
+
+    connected(lambda db: sources.show_connectors(db, output))
+
+
+@app.command()
+def explain(
+    connector: Annotated[str, typer.Argument(help="Id, key or dialect of the connector.")],
+    statement: Annotated[str | None, typer.Argument(help="SQL statement. Default or -: read from stdin.")] = None,
+    file: Annotated[Path | None, typer.Option("-f", "--file", help="Read the SQL from a file.")] = None,
+    database: StatementDatabase = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the plan of a statement, without running it."""
+    from queryserver_client.cli import sources  # noqa: PLC0415
+    from queryserver_client.cli.parameters import required_text  # noqa: PLC0415
+
+    connected(lambda db: sources.explain(db, connector, required_text(statement, file), database, as_json=as_json))
 
 
 @app.command()

@@ -1,6 +1,7 @@
 """Reports the failure of a command with a message on stderr and an exit code."""
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -29,6 +30,10 @@ UNAVAILABLE = 5
 """The server is unreachable, temporarily unavailable, or limits the user's requests."""
 INTERRUPTED = 128 + signal.SIGINT
 _PIPE_CLOSED = 128 + 13
+
+
+_EXCERPT = re.compile(r"\s*\n\s*(LINE \d+:.*|Position: \d+\s*)\Z", re.DOTALL)
+"""What DuckDB, or PostgreSQL's drivers, append to the message of an error."""
 
 
 class WrongUse(Exception):
@@ -74,6 +79,17 @@ def text_of(error: BaseException) -> str:
     if isinstance(error, StatementError):
         return visible(error.message, keep="\n\t")
     return visible(str(error), keep="\n") or type(error).__name__
+
+
+def report(error: StatementError, place: str) -> None:
+    """Print a failed statement, with the statement line that `place_of` returned.
+
+    The engine's own excerpt of the statement is omitted then, because it would repeat the line.
+    """
+    text = text_of(error)
+    say(_EXCERPT.sub("", text) if place else text)
+    if place:
+        print(place, file=sys.stderr)
 
 
 def place_of(error: StatementError, statement: str, first_line: int = 1) -> str:

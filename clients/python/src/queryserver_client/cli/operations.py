@@ -135,14 +135,16 @@ def show(names: Sequence[str], records: Sequence[Sequence[Any]], form: Form | No
     if form is not Form.TABLE:
         write_records(list(names), [list(record) for record in records], form)
         return
+    from queryserver_client.cli.pager import paged  # noqa: PLC0415
     from queryserver_client.cli.tables import print_cells  # noqa: PLC0415
     from queryserver_client.cli.terminal import output_console  # noqa: PLC0415
 
     rows = [[_shown(name, value) for name, value in zip(names, record, strict=True)] for record in records]
     console = output_console()
-    print_cells(list(names), [name in _NUMBERS for name in names], rows, console, whole=_WHOLE)
-    if not rows:
-        console.print("(none)", style="dim")
+    with paged(console):
+        print_cells(list(names), [name in _NUMBERS for name in names], rows, console, whole=_WHOLE)
+        if not rows:
+            console.print("(none)", style="dim")
 
 
 def _shown(name: str, value: Any) -> Any:

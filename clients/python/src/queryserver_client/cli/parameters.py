@@ -72,6 +72,16 @@ def given_text(argument: str | None, file: Path | None) -> str | None:
     return sys.stdin.read() if argument == "-" else argument
 
 
+def required_text(argument: str | None, file: Path | None) -> str:
+    """Return the text like `given_text`, by default from stdin. Raises WrongUse if there is none."""
+    if argument is None and file is None and sys.stdin.isatty():
+        raise WrongUse("give a statement, or a file with -f")
+    text = given_text("-" if argument is None else argument, file) or ""
+    if not text.strip():
+        raise WrongUse("there is no statement")
+    return text
+
+
 def seconds_of(option: str, text: str) -> int:
     """Parse a duration: `90s`, `15m`, `12h` or `7d`. Raises WrongUse."""
     found = _DURATION.fullmatch(text)

@@ -9,12 +9,13 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+from queryserver_client.cli import pager
 from queryserver_client.cli.catalog import Catalog
 from queryserver_client.cli.failures import say, text_of
 from queryserver_client.cli.login import private_directory
 from queryserver_client.cli.running import Settings, StatementFailed, results, summary, truncation
 from queryserver_client.cli.signals import SignalExit, passed_to
-from queryserver_client.cli.splitting import is_whole, unquoted
+from queryserver_client.cli.splitting import unquoted, word_command
 from queryserver_client.engine_sessions import LOST, close_session, open_session
 from queryserver_client.errors import NotFound, QueryserverError, StatementError
 
@@ -31,9 +32,10 @@ HELP = """\\d            tables
 \\d NAME       columns of a table, or tables of a database
 \\l            databases
 \\timing       print the duration of each statement
+\\pager        show long results in $PAGER (by default less), or no longer
 \\x            print each cell on its own line, without truncation
-\\q            quit, as does Ctrl-D
-\\?            print this help
+\\q            quit, as do exit, quit and Ctrl-D
+\\?            print this help, as does help
 A statement may have several lines and ends with ; Ctrl-C cancels it, and Meta-Enter runs it without ;"""
 
 
@@ -51,6 +53,7 @@ class Shell:
             "\\d": self._describe,
             "\\l": lambda _: self._list(["database"], [[name] for name in self.catalog.databases()]),
             "\\timing": lambda _: self._toggle_timing(),
+            "\\pager": lambda _: self._toggle_pager(),
             "\\x": lambda _: self._toggle_expanded(),
             "\\?": lambda _: print(HELP),
         }
@@ -69,8 +72,8 @@ class Shell:
 
     def carry_out(self, text: str) -> bool:
         """Run one statement, script or command, and print failures. Return False if the prompt should exit."""
-        word, _, rest = text.strip().partition(" ")
-        if word in {"\\q", "exit", "quit", "exit;", "quit;"}:
+        word, _, rest = (word_command(text) or text.strip()).partition(" ")
+        if word == "\\q":
             return False
         try:
             if not word.startswith("\\"):
@@ -158,6 +161,10 @@ class Shell:
         self._is_timed = not self._is_timed
         print(f"Timing is {'on' if self._is_timed else 'off'}.")
 
+    def _toggle_pager(self) -> None:
+        pager.switch(is_on=not pager.is_on())
+        print(f"The pager is {'on' if pager.is_on() else 'off'}.")
+
     def _toggle_expanded(self) -> None:
         self._is_expanded = not self._is_expanded
         print(f"Expanded display is {'on' if self._is_expanded else 'off'}.")
@@ -177,7 +184,7 @@ def converse(db: "Connection", settings: Settings, *, is_expanded: bool) -> int:
     try:
         session = _prompt_session(shell, settings.connector)
         if sys.stdout.isatty():
-            print(f"{db.core.transport.url}, {settings.connector}. \\? lists the commands, \\q quits.")
+            print(f"{db.core.transport.url}, {settings.connector}. help lists the commands, exit quits.")
         while True:
             try:
                 text = _input(session)
@@ -224,24 +231,13 @@ def _input(session: "PromptSession[str]") -> str:
 def _prompt_session(shell: Shell, connector: str) -> "PromptSession[str]":
     from prompt_toolkit import PromptSession  # noqa: PLC0415
     from prompt_toolkit.history import FileHistory  # noqa: PLC0415
-    from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent  # noqa: PLC0415
     from prompt_toolkit.lexers import PygmentsLexer  # noqa: PLC0415
     from pygments.lexers.sql import SqlLexer  # noqa: PLC0415
 
     from queryserver_client.cli.completion import SqlCompleter  # noqa: PLC0415
+    from queryserver_client.cli.keys import key_bindings  # noqa: PLC0415
 
-    keys = KeyBindings()
-
-    @keys.add("enter")
-    def _(event: KeyPressEvent) -> None:
-        buffer = event.current_buffer
-        if buffer.complete_state and buffer.complete_state.current_completion:
-            buffer.complete_state = None
-        elif is_whole(buffer.text, connector):
-            buffer.validate_and_handle()
-        else:
-            buffer.insert_text("\n")
-
+    completer = SqlCompleter(shell.catalog, [*shell.commands, "\\q"])
     history = private_directory() / "history"
     os.close(os.open(history, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))  # statements may contain secrets
     return PromptSession(
@@ -249,10 +245,10 @@ def _prompt_session(shell: Shell, connector: str) -> "PromptSession[str]":
         multiline=True,
         prompt_continuation=lambda width, _number, _wrapped: "-> ".rjust(width),
         history=FileHistory(str(history)),
-        completer=SqlCompleter(shell.catalog, [*shell.commands, "\\q"]),
+        completer=completer,
         complete_in_thread=True,
         complete_while_typing=True,
         enable_history_search=False,
-        key_bindings=keys,
+        key_bindings=key_bindings(completer, connector),
         lexer=PygmentsLexer(SqlLexer),
     )

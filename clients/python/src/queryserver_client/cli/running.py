@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from queryserver_client.cli.failures import place_of, say, text_of, visible
+from queryserver_client.cli.failures import place_of, report, visible
 from queryserver_client.errors import QueryserverError, StatementError
 
 if TYPE_CHECKING:
@@ -101,9 +101,7 @@ def _waited(db: "Connection", call: "Callable[..., Result]") -> "Result":
         with waiting.shown():
             return call(on_progress=waiting.on_progress)
     except StatementError as error:
-        say(text_of(error))
-        if error.line is not None and (place := _place(db, error)):
-            print(place, file=sys.stderr)
+        report(error, "" if error.line is None else _place(db, error))
         raise StatementFailed from error
 
 

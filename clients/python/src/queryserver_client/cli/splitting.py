@@ -5,6 +5,7 @@ import re
 _BACKSLASHES = frozenset({"mysql", "mariadb", "hive", "impala", "sparksql"})
 """Dialects in which a backslash inside quotes is an escape character."""
 _DOLLAR = re.compile(r"\$(?:[A-Za-z_]\w*)?\$")
+_WORD_COMMANDS = {"exit": "\\q", "quit": "\\q", "help": "\\?", "?": "\\?"}
 _QUOTES = "'\"`"
 _TABLES = re.compile(
     r"\b(?:from|join|update|into|table|describe)\s+([\w.\"`]+)(?:\s+(?:as\s+)?([A-Za-z_]\w*))?", re.IGNORECASE
@@ -17,14 +18,19 @@ _NO_ALIASES = re.compile(
 
 
 def is_whole(text: str, connector: str = "") -> bool:
-    """Return whether the input is complete. Blank input, backslash commands, `exit` and `quit` are complete."""
+    """Return whether the input is complete. Blank input, backslash commands, `exit`, `quit` and `help` are complete."""
     stripped = text.strip()
-    if not stripped or stripped.startswith("\\") or stripped.lower() in {"exit", "quit"}:
+    if not stripped or stripped.startswith("\\") or word_command(stripped) is not None:
         return True
     significant = _significant(text, has_escapes=connector.lower() in _BACKSLASHES).rstrip()
     if connector.lower() == "postgresql" and significant.count("(") > significant.count(")"):
         return False  # as in psql: `CREATE RULE … DO ALSO (…; …);`
     return significant.endswith(";")
+
+
+def word_command(text: str) -> str | None:
+    """Return the backslash command that a word such as `exit` stands for; None if the text is not such a word."""
+    return _WORD_COMMANDS.get(text.strip().rstrip(";").rstrip().lower())
 
 
 def word_before(text: str) -> str:

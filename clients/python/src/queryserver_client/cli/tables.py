@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from queryserver_client.cli.failures import visible
+from queryserver_client.cli.pager import paged
 from queryserver_client.cli.running import summary
 from queryserver_client.cli.terminal import output_console
 
@@ -58,13 +59,14 @@ def print_table(result: "Result", *, is_expanded: bool, switch: str = "-x") -> N
     """
     page = next(result.pages(SHOWN_ROWS), [])
     console = output_console()
-    is_whole = print_rows(result.columns, page, console, expanded=is_expanded)
-    notes = [summary(result)]
-    if len(page) < result.row_count:
-        notes.append(f"showing the first {len(page):,}")
-    if not is_whole:
-        notes.append(f"cells are truncated; {switch} shows them in full")
-    console.print(f"({', '.join(notes)})", style="dim")
+    with paged(console):
+        is_whole = print_rows(result.columns, page, console, expanded=is_expanded)
+        notes = [summary(result)]
+        if len(page) < result.row_count:
+            notes.append(f"showing the first {len(page):,}")
+        if not is_whole:
+            notes.append(f"cells are truncated; {switch} shows them in full")
+        console.print(f"({', '.join(notes)})", style="dim")
 
 
 def print_rows(
