@@ -27,8 +27,8 @@ TIMES = ("submitted", "started", "ended", "elapsed_ms", "queued_ms", "queue_posi
 _UNCACHED = re.compile("/api/v1/|/api/token/|/notebook/api/")
 _IMPORTER = "/api/v1/importer/"
 _TOKENS = ("/api/v1/token/", "/api/token/")
-_SESSIONS = re.compile("/api/v1/token/session(/|$)")
-"""The only calls whose responses may set a cookie (Contract platform 3.11)."""
+_SESSIONS = re.compile("/api/v1/token/(session|oidc)(/|$)")
+"""The only calls whose responses may set a cookie (Contract platform 3.11, 3.12)."""
 
 _RFC_3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 

@@ -43,7 +43,8 @@ CHANGING = {
 """Calls that need the scope `query`."""
 FREE = {
     "is_alive", "is_ready", "get_metrics", "log_in", "verify_token", "refresh_token", "get_login_options",
-    "begin_session", "refresh_session", "get_config",
+    "begin_session", "refresh_session", "begin_issuer_login",
+    "finish_issuer_login", "begin_device_login", "poll_device_login", "get_config",
     "list_context_namespaces_by_alias", "list_context_namespaces", "get_namespaces", "list_context_computes_by_alias",
     "list_context_computes", "list_context_clusters_by_alias", "list_context_clusters", "get_banners", "get_schema",
     "get_console_view", "get_console_asset",

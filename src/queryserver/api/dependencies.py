@@ -26,7 +26,7 @@ from queryserver.connectors.connection_tests import ConnectionTests
 from queryserver.connectors.instances import StoredConnectors
 from queryserver.connectors.registry import Connectors
 from queryserver.documents.documents import Documents
-from queryserver.errors.base import InsufficientScope, admin_required
+from queryserver.errors.base import InsufficientScope, admin_required, issuer_not_configured
 from queryserver.exports.build import ExportServices
 from queryserver.files.access import FileSystems, StorageAudit, Stores
 from queryserver.files.directory_pages import Listings
@@ -37,6 +37,7 @@ from queryserver.files.part_uploads import PartUploading
 from queryserver.files.trash import Attributes, Creations, Deletions, Trash
 from queryserver.files.uploads import UploadRules, Uploads, UploadSpace
 from queryserver.identity.api_tokens import ApiTokens
+from queryserver.identity.issuer_logins import IssuerLogins
 from queryserver.identity.limits import Streams
 from queryserver.identity.logins import Logins
 from queryserver.identity.model import Scope, User
@@ -354,11 +355,39 @@ def unchecked_fields(model: type[Fields]) -> Any:
     return dependency(UncheckedForm(model))
 
 
+class PublicFields(FieldsReader):
+    """Dependency that returns the fields of a POST without credentials as a model.
+
+    Raises InvalidRequest, and the errors of `read_body`.
+    """
+
+    def __init__(self, model: type[Fields]) -> None:
+        super().__init__(model)
+        self._form = UncheckedForm(model)
+        self._fields = model
+
+    async def __call__(self, request: Request) -> Fields:
+        limits = services_of(request).settings.limits
+        return parse(self._fields, await self._form(request), max_json_depth=limits.max_json_depth)
+
+
+def public_fields(model: type[Fields]) -> Any:
+    """Create the dependency for `Annotated[Model, public_fields(Model)]`, for calls without credentials."""
+    return dependency(PublicFields(model))
+
+
 def _service(read: Callable[[Services], T]) -> Any:
     async def service(request: Request) -> T:  # async, because FastAPI runs plain functions in a thread
         return read(services_of(request))
 
     return dependency(service)
+
+
+def _issuer_logins(services: Services) -> IssuerLogins:
+    """Return the logins at the external issuer. Raises issuer_not_configured."""
+    if services.accounts.issuer_logins is None:
+        raise issuer_not_configured()
+    return services.accounts.issuer_logins
 
 
 def _enabled_tasks(services: Services) -> TaskService:
@@ -428,6 +457,8 @@ ExportsDep = Annotated[ExportServices, _service(lambda services: services.export
 # Users and tokens
 BudgetsDep = Annotated[Budgets, _service(lambda services: services.statements.budgets)]
 ApiTokensDep = Annotated[ApiTokens, _service(lambda services: services.accounts.api_tokens)]
+IssuerLoginsDep = Annotated[IssuerLogins, _service(_issuer_logins)]
+IssuerLoginsOrNoneDep = Annotated[IssuerLogins | None, _service(lambda services: services.accounts.issuer_logins)]
 LoginsDep = Annotated[Logins, _service(lambda services: services.accounts.logins)]
 TokensDep = Annotated[Tokens, _service(lambda services: services.accounts.tokens)]
 UsersDep = Annotated[Users, _service(lambda services: services.users)]

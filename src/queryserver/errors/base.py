@@ -144,6 +144,13 @@ class AuthenticationFailed(NotAuthenticated, code="authentication_failed"):
         self.shown_code = code
 
 
+class IssuerLoginRefused(NotAuthenticated, code="issuer_login_refused"):
+    """The external issuer refused a login, or its ID token belongs to no user of this service."""
+
+    def __init__(self, message: str = "The login at the issuer belongs to no user of this server.") -> None:
+        super().__init__(message)
+
+
 # The header is repeated or does not have exactly one value after `Bearer`.
 bad_authorization_header = ErrorKind(
     NotAuthenticated, "bad_authorization_header", "Authorization header must contain two space-delimited values"
@@ -223,6 +230,12 @@ class InvalidPassword(InvalidRequest, code="invalid_password"):
     """A new password violates the length or strength rules of `desktop.auth`, or is too long for a login."""
 
 
+login_state_invalid = ErrorKind(
+    InvalidRequest,
+    "login_state_invalid",
+    "This login was begun in another browser or too long ago, or is completed already. Log in again.",
+)
+device_code_expired = ErrorKind(InvalidRequest, "device_code_expired", "The login was not approved in time.")
 invalid_body = ErrorKind(InvalidRequest, "invalid_body")
 conflicting_parameters = ErrorKind(InvalidRequest, "conflicting_parameters")
 invalid_right = ErrorKind(InvalidRequest, "invalid_right")
@@ -238,6 +251,14 @@ class UnsupportedMediaType(QueryServerError, code="unsupported_media_type"): ...
 
 
 class NotSupported(QueryServerError, code="not_supported"): ...
+
+
+issuer_not_configured = ErrorKind(
+    NotSupported, "issuer_not_configured", "No login at an external issuer is configured (`desktop.auth.oidc`)."
+)
+device_login_not_supported = ErrorKind(
+    NotSupported, "device_login_not_supported", "The issuer or this server permits no login by a code."
+)
 
 
 # Missing objects, and objects in a state that does not permit the call
@@ -336,6 +357,11 @@ class LoginBackendUnavailable(ServiceUnavailable, code="login_backend_unavailabl
 
 class KeyServerUnavailable(ServiceUnavailable, code="key_server_unavailable"):
     """No recent key set is available, so external tokens cannot be verified."""
+
+
+class IssuerUnavailable(ServiceUnavailable, code="issuer_unavailable"):
+    def __init__(self, message: str = "The login issuer cannot be reached. Try again later.") -> None:
+        super().__init__(message)
 
 
 stopping = ErrorKind(ServiceUnavailable, "stopping")

@@ -14,7 +14,10 @@ from queryserver.identity.api_tokens import ApiTokenBearers, ApiTokens
 from queryserver.identity.callers import CallerRepository, Callers, CallerSource, Challenge, JwtCodec, OwnBearers
 from queryserver.identity.explainer import Explainer
 from queryserver.identity.external_keys import KeyCache, KeyServers
-from queryserver.identity.external_tokens import ExternalBearers
+from queryserver.identity.external_tokens import ExternalBearers, TokenChecks
+from queryserver.identity.issuer import Provider
+from queryserver.identity.issuer_http import IssuerHttp
+from queryserver.identity.issuer_logins import IssuerLogins
 from queryserver.identity.keys import AesSealer, Keyring, Sealer, open_keyring
 from queryserver.identity.logins import LOCAL, LocalLogin, Logins, LoginSource
 from queryserver.identity.model import LDAP, UsernameRule, is_import_path, plug_in_issuer
@@ -58,6 +61,8 @@ class AccountServices:
     logins: Logins
     tokens: Tokens
     api_tokens: ApiTokens
+    issuer_logins: IssuerLogins | None
+    """None if no client of an external issuer is configured."""
 
 
 @asynccontextmanager
@@ -98,17 +103,46 @@ async def open_accounts(
             throttle=throttle,
             metrics=metrics,
         )
+        sealer = AesSealer(bearers.keyring)
         yield AccountServices(
             authenticator=await _callers(
                 settings, bearers, OwnBearers(codec, bearers.callers).caller, api_tokens.caller, stack
             ),
             directory=bearers.callers,
-            sealer=AesSealer(bearers.keyring),
+            sealer=sealer,
             accounts=accounts,
             logins=logins,
             tokens=tokens,
             api_tokens=ApiTokens(database, auth),
+            issuer_logins=_issuer_logins(settings, bearers, sealer, records, tokens, stack),
         )
+
+
+def _issuer_logins(
+    settings: Settings,
+    bearers: "_Bearers",
+    sealer: Sealer,
+    records: AccountRepository,
+    tokens: Tokens,
+    stack: AsyncExitStack,
+) -> IssuerLogins | None:
+    auth = settings.desktop.auth
+    if not auth.oidc.client_id or bearers.external is None:
+        return None
+    http = IssuerHttp(address_rules(settings), ca=auth.jwt.key_server_ca)
+    provider = Provider(auth.jwt, auth.oidc, http)
+    stack.push_async_callback(provider.aclose)
+    return IssuerLogins(
+        auth,
+        provider,
+        bearers.external.checks,
+        sealer,
+        bearers.callers,
+        records,
+        bearers.provisioning,
+        tokens,
+        tokens.metrics,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +175,7 @@ async def _open_bearers(settings: Settings, database: Database, stack: AsyncExit
     servers = KeyServers(jwt.key_server_url, rules=rules, ca=jwt.key_server_ca, timeout_s=jwt.timeout_s)
     keys = KeyCache(servers, jwt, metrics=metrics)
     stack.push_async_callback(keys.aclose)
-    external = ExternalBearers(keys, jwt, provisioning, callers, metrics=metrics)
+    external = ExternalBearers(TokenChecks(keys, jwt), provisioning, callers, metrics=metrics)
     return _Bearers(keyring, callers, provisioning, external)
 
 

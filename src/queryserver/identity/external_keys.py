@@ -5,9 +5,8 @@ import binascii
 import time
 from base64 import urlsafe_b64decode
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
-from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 from urllib.parse import urlsplit
@@ -20,10 +19,10 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey, RSAPubli
 from cryptography.hazmat.primitives.hashes import SHA256
 
 from queryserver import errors
+from queryserver.identity.issuer_http import IssuerHttp
 from queryserver.platform.addresses import AddressRules
-from queryserver.platform.http_client import HttpClient, HttpRequest
+from queryserver.platform.http_client import HttpRequest
 from queryserver.platform.metrics import NO_METRICS, Metrics
-from queryserver.platform.networks import LOOPBACK, Network
 from queryserver.platform.settings.desktop import JwtSettings
 
 # Allows several kilobytes, because a header may contain the signer's certificates (`x5c`), which are ignored.
@@ -141,9 +140,7 @@ class KeyServers:
     def __init__(self, urls: Sequence[str], *, rules: AddressRules, ca: Path | None, timeout_s: float) -> None:
         self._urls = list(urls)
         self._timeout_s = timeout_s
-        self._secured = HttpClient(rules, authorities=ca)
-        # DNS can be spoofed, so keys over unencrypted HTTP are accepted from loopback addresses only.
-        self._plain = HttpClient(replace(rules, allowed=_loopback_only(rules.allowed)))
+        self._http = IssuerHttp(rules, ca=ca)
 
     async def fetch(self) -> Keys | None:
         """Fetch keys from the first server that returns a key set; None if all fail. The timeout applies per server."""
@@ -159,37 +156,23 @@ class KeyServers:
         return None
 
     async def aclose(self) -> None:
-        for exchanges in (self._secured, self._plain):
-            await exchanges.__aexit__(None, None, None)
+        await self._http.aclose()
 
     async def _fetch_from(self, url: str) -> Keys:
         """Fetch the keys from one server.
 
         Raises EngineUnavailable, ValueError (a status other than 200, or no JWKS document), OSError (unusable CA file).
         """
-        exchanges = self._secured if urlsplit(url).scheme == "https" else self._plain
         request = HttpRequest(
             url, headers={"Accept": "application/json"}, max_bytes=_MAX_BYTES, within_s=self._timeout_s
         )
-        answer = await exchanges.send(request)
+        answer = await self._http.send(request)
         if answer.status != 200:
             raise ValueError(f"HTTP status {answer.status}")
         keys = keys_in(answer.body)
         if not keys:
             log.warning("key server returned no usable keys", host=urlsplit(url).hostname)
         return keys
-
-
-def _loopback_only(allowed: Sequence[Network]) -> tuple[Network, ...]:
-    """Return the allowed networks restricted to loopback; all loopback networks if `allowed` is empty.
-
-    The result is never empty, because an empty tuple would allow all addresses.
-    """
-    found = [network for network in LOOPBACK if not allowed]
-    for network in LOOPBACK:
-        overlapping = (one for one in allowed if one.version == network.version and one.overlaps(network))
-        found += (max(one, network, key=lambda each: each.prefixlen) for one in overlapping)
-    return tuple(found) or (ip_network("255.255.255.255/32"),)
 
 
 # If stale keys are available, calls wait no longer than this for a fetch, then use the stale keys.

@@ -59,113 +59,28 @@ class ExternalClaims:
     """The revocation id: a digest of issuer and `jti`, or of the signed text if there is no `jti`."""
 
 
-@dataclass(slots=True, eq=False)
-class ExternalBearers:
-    """Finds the users of external tokens by identity. Creates users on their first call if the settings allow it."""
+@dataclass(frozen=True, slots=True)
+class VerifiedToken:
+    """A token that passed all checks, with all its claims."""
+
+    claims: ExternalClaims
+    content: Mapping[str, Any] = field(repr=False)
+    key: VerifyingKey
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenChecks:
+    """Checks tokens of the issuer, without a cache: form, algorithm, key, signature, times, issuer, audience, user."""
 
     keys: KeyCache
     rules: JwtSettings
-    provisioning: Provisioning
-    records: CallerRepository
-    metrics: Metrics = NO_METRICS
     clock: Callable[[], float] = time.time
-    # Keyed by digest, since tokens are long and secret.
-    _good: LruCache[bytes, tuple[ExternalClaims, VerifyingKey]] = field(
-        default_factory=lambda: LruCache[bytes, tuple[ExternalClaims, VerifyingKey]](_MAX_CACHED_TOKENS), init=False
-    )
 
-    async def caller(self, request: model.AuthRequest) -> model.User | None:
-        """Implement the authenticator `custom_jwt`. Returns None if the call has no RS256 bearer token.
+    async def verified(self, token: str, *, audience: str | None = None) -> VerifiedToken:
+        """Return the claims of a valid token. `audience` replaces that of the settings.
 
-        Raises the same errors as `user`.
+        Raises TokenRefused, KeyServerUnavailable.
         """
-        token = bearer_of(request.raw_headers)
-        return await self.user(token) if token is not None and algorithm_of(token) == ALGORITHM else None
-
-    async def user(self, token: str) -> model.User:
-        """Return the user of a token; the token is attached as `external_token`.
-
-        Raises InvalidToken, UserNotFound, UserInactive, KeyServerUnavailable, DatabaseUnavailable.
-        """
-        try:
-            claims = await self._read(token)
-            try:
-                may_create = self.rules.create_users
-                user = await self.provisioning.user(claims.identity, token_id=claims.id, may_create=may_create)
-            except errors.IdentityRefused as refused:
-                _log_refused(refused.reason)
-                raise errors.InvalidToken from None
-            except errors.InvalidToken:
-                _log_refused(_REVOKED)
-                raise
-        except errors.NotAuthenticated:
-            self.metrics.external_tokens.labels("refused").inc()
-            raise
-        except errors.ServiceUnavailable:
-            self.metrics.external_tokens.labels("unavailable").inc()
-            raise
-        self.metrics.external_tokens.labels("accepted").inc()
-        return replace(user, external_token=model.ExternalToken(token, claims.expires_at), token_ids=("", claims.id))
-
-    async def verify(self, token: str) -> None:
-        """Check that `user` would succeed, without creating a user. Raises the same errors."""
-        try:
-            await self.verify_with_reason(token)
-        except errors.IdentityRefused as refused:
-            _log_refused(refused.reason)
-            raise errors.InvalidToken from None
-
-    async def verify_with_reason(self, token: str) -> None:
-        """Check the token like `verify`, but raise IdentityRefused, with the reason, if the identity is refused."""
-        claims = await self._read(token)
-        known = await self.provisioning.known(claims.identity, token_id=claims.id)
-        if known is None:
-            if not self.rules.create_users:
-                raise errors.UserNotFound
-        elif not known.is_active:
-            raise errors.UserInactive
-        elif known.is_revoked:
-            _log_refused(_REVOKED)
-            raise errors.InvalidToken
-
-    async def revoke(self, token: str, *, everything: bool) -> str | None:
-        """Revoke the token; if `everything` is set, also all own tokens of its user.
-
-        Returns the user name, or the token's subject if there is no user. For an invalid token, does nothing and
-        returns None. Raises KeyServerUnavailable, DatabaseUnavailable.
-        """
-        try:
-            claims = await self._read(token)
-        except errors.InvalidToken:
-            return None
-        try:
-            known = await self.provisioning.known(claims.identity, token_id=claims.id)
-        except errors.IdentityRefused:
-            known = None  # the token stays revoked even if an administrator links the identity later
-        if everything and known is not None and known.is_active and not known.is_revoked:
-            await self.records.end_all(known.user.id, epoch=known.token_epoch)
-        await self.records.revoke(
-            claims.id, keep_until=datetime.fromtimestamp(claims.refused_from, UTC) + _KEEP_REVOCATION_FOR
-        )
-        return known.user.username if known else claims.identity.subject
-
-    async def _read(self, token: str) -> ExternalClaims:
-        """Return the claims of a valid token. Raises TokenRefused, KeyServerUnavailable."""
-        digest = hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
-        try:
-            if (good := self._good.get(digest)) is None or not self.keys.is_fresh(good[1]):
-                self._good.pop(digest)
-                good = await self._verified(token)
-                self._good.put(digest, good)
-            elif good[0].refused_from <= self.clock():
-                self._good.pop(digest)
-                raise TokenRefused("times", "it has expired")  # noqa: TRY301 logged like the others
-        except TokenRefused as refused:
-            log.info("external token rejected", check=refused.check, reason=refused.reason)
-            raise
-        return good[0]
-
-    async def _verified(self, token: str) -> tuple[ExternalClaims, VerifyingKey]:
         signed, signature = _split_token(token)
         header = header_of(token.partition(".")[0])
         if header.get("alg") != ALGORITHM:
@@ -180,15 +95,16 @@ class ExternalBearers:
             raise TokenRefused("iss", f"it is {_shown(found)}, not {self.rules.issuer}")
         found = content.get("aud")
         listed = cast("list[object]", found) if isinstance(found, list) else [found]
-        if self.rules.audience != model.ANY and self.rules.audience not in listed:
-            raise TokenRefused("aud", f"it is {_shown(found)}, not {self.rules.audience}")
+        expected = audience or self.rules.audience
+        if expected != model.ANY and expected not in listed:
+            raise TokenRefused("aud", f"it is {_shown(found)}, not {expected}")
         claims = ExternalClaims(
             identity=self._identity(content),
             expires_at=expires_at,
             refused_from=expires_at + self.rules.leeway_s,
             id=_id(content, signed),
         )
-        return claims, key
+        return VerifiedToken(claims, content, key)
 
     async def _find_verifying_key(self, header: Mapping[str, Any], signed: bytes, signature: bytes) -> VerifyingKey:
         kid: object = header.get("kid")
@@ -235,6 +151,112 @@ class ExternalBearers:
         if not str(subject).strip():
             raise TokenRefused("user", f"the claim {name} contains no name")
         return model.ExternalIdentity(model.jwt_issuer(str(issuer)), str(subject))
+
+
+@dataclass(slots=True, eq=False)
+class ExternalBearers:
+    """Finds the users of external tokens by identity. Creates users on their first call if the settings allow it."""
+
+    checks: TokenChecks
+    provisioning: Provisioning
+    records: CallerRepository
+    metrics: Metrics = NO_METRICS
+    # Keyed by digest, since tokens are long and secret.
+    _good: LruCache[bytes, tuple[ExternalClaims, VerifyingKey]] = field(
+        default_factory=lambda: LruCache[bytes, tuple[ExternalClaims, VerifyingKey]](_MAX_CACHED_TOKENS), init=False
+    )
+
+    async def caller(self, request: model.AuthRequest) -> model.User | None:
+        """Implement the authenticator `custom_jwt`. Returns None if the call has no RS256 bearer token.
+
+        Raises the same errors as `user`.
+        """
+        token = bearer_of(request.raw_headers)
+        return await self.user(token) if token is not None and algorithm_of(token) == ALGORITHM else None
+
+    async def user(self, token: str) -> model.User:
+        """Return the user of a token; the token is attached as `external_token`.
+
+        Raises InvalidToken, UserNotFound, UserInactive, KeyServerUnavailable, DatabaseUnavailable.
+        """
+        try:
+            claims = await self._read(token)
+            try:
+                may_create = self.checks.rules.create_users
+                user = await self.provisioning.user(claims.identity, token_id=claims.id, may_create=may_create)
+            except errors.IdentityRefused as refused:
+                _log_refused(refused.reason)
+                raise errors.InvalidToken from None
+            except errors.InvalidToken:
+                _log_refused(_REVOKED)
+                raise
+        except errors.NotAuthenticated:
+            self.metrics.external_tokens.labels("refused").inc()
+            raise
+        except errors.ServiceUnavailable:
+            self.metrics.external_tokens.labels("unavailable").inc()
+            raise
+        self.metrics.external_tokens.labels("accepted").inc()
+        return replace(user, external_token=model.ExternalToken(token, claims.expires_at), token_ids=("", claims.id))
+
+    async def verify(self, token: str) -> None:
+        """Check that `user` would succeed, without creating a user. Raises the same errors."""
+        try:
+            await self.verify_with_reason(token)
+        except errors.IdentityRefused as refused:
+            _log_refused(refused.reason)
+            raise errors.InvalidToken from None
+
+    async def verify_with_reason(self, token: str) -> None:
+        """Check the token like `verify`, but raise IdentityRefused, with the reason, if the identity is refused."""
+        claims = await self._read(token)
+        known = await self.provisioning.known(claims.identity, token_id=claims.id)
+        if known is None:
+            if not self.checks.rules.create_users:
+                raise errors.UserNotFound
+        elif not known.is_active:
+            raise errors.UserInactive
+        elif known.is_revoked:
+            _log_refused(_REVOKED)
+            raise errors.InvalidToken
+
+    async def revoke(self, token: str, *, everything: bool) -> str | None:
+        """Revoke the token; if `everything` is set, also all own tokens of its user.
+
+        Returns the user name, or the token's subject if there is no user. For an invalid token, does nothing and
+        returns None. Raises KeyServerUnavailable, DatabaseUnavailable.
+        """
+        try:
+            claims = await self._read(token)
+        except errors.InvalidToken:
+            return None
+        try:
+            known = await self.provisioning.known(claims.identity, token_id=claims.id)
+        except errors.IdentityRefused:
+            known = None  # the token stays revoked even if an administrator links the identity later
+        if everything and known is not None and known.is_active and not known.is_revoked:
+            await self.records.end_all(known.user.id, epoch=known.token_epoch)
+        await self.records.revoke(
+            claims.id, keep_until=datetime.fromtimestamp(claims.refused_from, UTC) + _KEEP_REVOCATION_FOR
+        )
+        return known.user.username if known else claims.identity.subject
+
+    async def _read(self, token: str) -> ExternalClaims:
+        """Return the claims of a valid token. Raises TokenRefused, KeyServerUnavailable."""
+        digest = hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
+        try:
+            if (good := self._good.get(digest)) is None or not self.checks.keys.is_fresh(good[1]):
+                self._good.pop(digest)
+                verified = await self.checks.verified(token)
+                good = verified.claims, verified.key
+                self._good.put(digest, good)
+            elif good[0].refused_from <= self.checks.clock():
+                self._good.pop(digest)
+                raise TokenRefused("times", "it has expired")  # noqa: TRY301 logged like the others
+        except TokenRefused as refused:
+            log.info("external token rejected", check=refused.check, reason=refused.reason)
+            raise
+        return good[0]
 
 
 def _split_token(token: str) -> tuple[str, bytes]:

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 from tests.api.conftest import make_settings
 from tests.api.driving import Api, open_api
-from tests.api.token.logins import PASSWORD, JwtOpener, Opener, accounts
+from tests.api.token.logins import PASSWORD, JwtOpener, Opener, ProviderOpener, accounts
 from tests.fakes.issuer import AUDIENCE, ISSUER, Issuer
+from tests.fakes.provider import CLIENT, Provider
 
 from queryserver.identity.model import AuthenticatedUser
 
@@ -61,3 +63,30 @@ async def external(jwt_opener: JwtOpener, issuer: Issuer) -> AsyncIterator[Api]:
     """An application with default settings, except that it accepts the issuer's tokens."""
     async with issuer.serving() as url, jwt_opener(url) as api:
         yield api
+
+
+@pytest.fixture
+async def provider() -> AsyncIterator[Provider]:
+    made = Provider()
+    async with made.serving():
+        yield made
+
+
+@pytest.fixture
+def provider_opener(opener: Opener, provider: Provider) -> ProviderOpener:
+    """A function that opens an application whose users may log in at the provider."""
+
+    def opened(
+        desktop: dict[str, Any] | None = None, *, jwt: dict[str, Any] | None = None, **oidc: Any
+    ) -> AbstractAsyncContextManager[Api]:
+        issuer = {
+            "key_server_url": (f"{provider.issuer}/keys",),
+            "issuer": provider.issuer,
+            "audience": "another audience",
+            "timeout_s": 30,
+            **(jwt or {}),
+        }
+        client = {"client_id": CLIENT, "client_secret": SecretStr(provider.secret), **oidc}
+        return opener(desktop, jwt=issuer, oidc=client)
+
+    return opened

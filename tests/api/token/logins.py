@@ -14,7 +14,7 @@ from queryserver.platform.settings.desktop import AuthSettings, JwtSettings
 
 PASSWORD = "correct horse battery"
 
-Opener = JwtOpener = Callable[..., AbstractAsyncContextManager[Api]]
+Opener = JwtOpener = ProviderOpener = Callable[..., AbstractAsyncContextManager[Api]]
 
 
 def accounts(api: Api) -> Accounts:

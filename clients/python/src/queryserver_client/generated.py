@@ -95,6 +95,42 @@ class SessionResponse(TypedDict):
     status: Literal[0]
     access: str
     expires_in: int
+    refresh: NotRequired[str]
+
+
+class IssuerLoginResponse(TypedDict):
+    """
+    A login at the external issuer that this browser has begun.
+    """
+
+    status: Literal[0]
+    url: str
+
+
+class DeviceLoginResponse(TypedDict):
+    """
+    A login of a program that a user approves at the external issuer.
+    """
+
+    status: Literal[0]
+    device: str
+    user_code: str
+    verification_uri: str
+    verification_uri_complete: str | None
+    expires_in: int
+    interval: int
+
+
+class DevicePollResponse(TypedDict):
+    """
+    The state of a login of a program.
+    """
+
+    status: Literal[0]
+    state: Literal["pending", "slow_down", "done"]
+    access: NotRequired[str]
+    refresh: NotRequired[str]
+    expires_in: NotRequired[int]
 
 
 class SessionEnded(TypedDict):

@@ -97,6 +97,42 @@ class SessionResponse(WireModel):
     status: Literal[0]
     access: str
     expires_in: int
+    refresh: Omittable[str] = None
+
+
+class IssuerLoginResponse(WireModel):
+    """
+    A login at the external issuer that this browser has begun.
+    """
+
+    status: Literal[0]
+    url: str
+
+
+class DeviceLoginResponse(WireModel):
+    """
+    A login of a program that a user approves at the external issuer.
+    """
+
+    status: Literal[0]
+    device: str
+    user_code: str
+    verification_uri: str
+    verification_uri_complete: str | None
+    expires_in: int
+    interval: int
+
+
+class DevicePollResponse(WireModel):
+    """
+    The state of a login of a program.
+    """
+
+    status: Literal[0]
+    state: Annotated[str, one_of("pending", "slow_down", "done")]
+    access: Omittable[str] = None
+    refresh: Omittable[str] = None
+    expires_in: Omittable[int] = None
 
 
 class SessionEnded(WireModel):

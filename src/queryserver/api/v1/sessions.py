@@ -6,9 +6,18 @@ from typing import Annotated, Any
 
 from fastapi import Request, Response
 
-from queryserver.api.dependencies import ClientDep, LoginsDep, NoPublicFields, SettingsDep, TokensDep, unchecked_fields
+from queryserver.api.cookies import SESSION_COOKIE, cookie_value, set_cookie
+from queryserver.api.dependencies import (
+    ClientDep,
+    IssuerLoginsOrNoneDep,
+    LoginsDep,
+    NoPublicFields,
+    SettingsDep,
+    TokensDep,
+    unchecked_fields,
+)
 from queryserver.api.errors import respond
-from queryserver.api.origins import OwnPageDep, is_secure
+from queryserver.api.origins import OwnPageDep
 from queryserver.api.responses import json_response
 from queryserver.api.routes import PathGroup, failures
 from queryserver.api.schemas import generated as wire
@@ -21,14 +30,13 @@ from queryserver.platform.settings.tree import Settings
 
 router = PathGroup("token")
 
-COOKIE = "queryserver_session"
-_PATH = "/api/v1/token/session"
-
 
 @router.get("/token/options", response_model=wire.LoginOptions)
-async def get_login_options(_client: ClientDep, tokens: TokensDep) -> Response:
+async def get_login_options(_client: ClientDep, tokens: TokensDep, logins: IssuerLoginsOrNoneDep) -> Response:
     """List the ways to log in that this server offers. Contract platform 3.11."""
-    return json_response(wire.LoginOptions(status=0, password=tokens.are_bearers, issuer=None, device=False))
+    issuer = None if logins is None else wire.LoginIssuer(name=logins.name)
+    device = logins is not None and logins.has_device_login
+    return json_response(wire.LoginOptions(status=0, password=tokens.are_bearers, issuer=issuer, device=device))
 
 
 @router.post("/token/session", response_model=wire.SessionResponse, responses=failures(401, 403))
@@ -62,7 +70,7 @@ async def refresh_session(
 
     A refused cookie is kept: another tab may have replaced it while this call was on its way.
     """
-    refresh = _cookie(http)
+    refresh = cookie_value(http, SESSION_COOKIE)
     if refresh is None:
         raise NotAuthenticated
     renewed = await tokens.refresh(refresh)
@@ -89,44 +97,30 @@ async def end_session(
         response = json_response(wire.SessionEnded(status=0))
     except ServiceUnavailable as error:
         response = respond(http, error, plain=True)
-    _set_cookie(response, http, settings, "", max_age_s=0)
+    set_cookie(response, http, settings, SESSION_COOKIE, "", max_age_s=0)
     return response
 
 
-def session_response(http: Request, settings: Settings, access: str, refresh: str | None) -> Response:
-    """Return an access token, and set the cookie to a refresh token. None: the cookie of the call remains valid."""
-    auth = settings.desktop.auth
-    response = json_response(wire.SessionResponse(status=0, access=access, expires_in=auth.access_token_lifetime_s))
-    if refresh is not None:
-        _set_cookie(response, http, settings, refresh, max_age_s=auth.refresh_token_lifetime_s)
-    return response
+def session_response(
+    http: Request, settings: Settings, access: str, refresh: str | None, *, in_cookie: bool = True
+) -> Response:
+    """Return an access token, and the refresh token in the cookie, or in the body if `in_cookie` is false.
 
-
-def _set_cookie(response: Response, http: Request, settings: Settings, value: str, *, max_age_s: int) -> None:
-    response.set_cookie(
-        COOKIE,
-        value,
-        max_age=max_age_s,
-        path=f"{settings.desktop.url_prefix.rstrip('/')}{_PATH}",
-        secure=is_secure(http, settings),
-        httponly=True,
-        samesite="strict",
-    )
-
-
-def _cookie(http: Request) -> str | None:
-    """Return the refresh token in the cookie, or None.
-
-    Two different cookies of this name count as none: a site of the same domain may have set one of them, to log the
-    user in under another name.
+    `refresh` is None if the cookie of the call remains valid.
     """
-    pairs = (pair.strip().partition("=") for header in http.headers.getlist("cookie") for pair in header.split(";"))
-    values = {value for name, _, value in pairs if name == COOKIE}
-    return values.pop() or None if len(values) == 1 else None
+    auth = settings.desktop.auth
+    body = wire.SessionResponse(status=0, access=access, expires_in=auth.access_token_lifetime_s)
+    if refresh is None or in_cookie:
+        response = json_response(body)
+    else:
+        response = json_response(body.model_copy(update={"refresh": refresh}))
+    if refresh is not None and in_cookie:
+        set_cookie(response, http, settings, SESSION_COOKIE, refresh, max_age_s=auth.refresh_token_lifetime_s)
+    return response
 
 
 def _sent_tokens(http: Request) -> list[str]:
     bearer = None
     with suppress(NotAuthenticated):  # a bad header is ignored, as on every public path
         bearer = bearer_of(http.scope["headers"])
-    return [token for token in (_cookie(http), bearer) if token]
+    return [token for token in (cookie_value(http, SESSION_COOKIE), bearer) if token]

@@ -61,6 +61,26 @@ class JwtSettings(Section):
     """Whether the first call of an unknown user creates the user."""
 
 
+class OidcSettings(Section):
+    """Logins at the issuer of external tokens (OpenID Connect), for browsers and programs. The endpoints are found by
+    discovery, below `desktop.auth.jwt.issuer`.
+    """
+
+    client_id: Text = ""
+    """Id of this service at the issuer. Empty: nobody logs in at the issuer."""
+    client_secret: Secret = NO_SECRET
+    """Secret of this service at the issuer; empty for a public client."""
+    scopes: Names = ("openid", "profile", "email")
+    """Scopes of the ID token; must contain `openid`."""
+    name: Text = ""
+    """Name of the issuer for people. Empty: its host name."""
+    redirect_url: Text = ""
+    """URL to which the issuer sends browsers back, as registered at the issuer: that of `/login/callback`. Empty:
+    derived from scheme and host of each request."""
+    device_login: Flag = True
+    """Whether programs can log in by a code that the user enters at the issuer."""
+
+
 class AuthSettings(Section):
     """Logins and tokens."""
 
@@ -109,6 +129,7 @@ class AuthSettings(Section):
     api_tokens_per_user: Positive = 100
     """Maximum number of valid API tokens per user."""
     jwt: JwtSettings = JwtSettings()
+    oidc: OidcSettings = OidcSettings()
 
     @property
     def authenticators(self) -> tuple[str, ...]:

@@ -264,6 +264,7 @@ def _addresses(settings: Settings) -> Iterator[Problem]:
         for name, value in (("issuer", jwt.issuer), ("audience", jwt.audience)):
             if not value:
                 yield f"desktop.auth.jwt.{name}", "is required with key_server_url; `*` disables the check."
+    yield from _issuer_logins(settings)
     url = settings.metadata.catalog.api_url
     if url and not protects_secrets(url):
         yield (
@@ -273,6 +274,18 @@ def _addresses(settings: Settings) -> Iterator[Problem]:
     smtp = settings.desktop.smtp
     if smtp.host and smtp.tls == "none" and not _is_loopback(smtp.host):
         yield "desktop.smtp.tls", "`none` is allowed only for loopback addresses."
+
+
+def _issuer_logins(settings: Settings) -> Iterator[Problem]:
+    """Check that users can log in at the issuer, and that codes and secrets are sent securely."""
+    jwt, oidc = settings.desktop.auth.jwt, settings.desktop.auth.oidc
+    if oidc.client_id and not (jwt.key_server_url and protects_secrets(jwt.issuer)):
+        text = "requires desktop.auth.jwt.key_server_url, and an https URL in desktop.auth.jwt.issuer."
+        yield "desktop.auth.oidc.client_id", text
+    if oidc.client_id and "openid" not in oidc.scopes:
+        yield "desktop.auth.oidc.scopes", "must contain openid: without it, the issuer returns no ID token."
+    if oidc.redirect_url and not protects_secrets(oidc.redirect_url):
+        yield "desktop.auth.oidc.redirect_url", "must be https, except on loopback addresses."
 
 
 def _directory(settings: Settings) -> Iterator[Problem]:

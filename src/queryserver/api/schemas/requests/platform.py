@@ -183,6 +183,23 @@ class RevokeTokenRequest(Fields):
     all: _EndsAll = Field(default=False, description="End all logins of the user.")
 
 
+class FinishIssuerLoginRequest(Fields):
+    """Fields of token/oidc/finish: the parameters with which the issuer sent the browser back."""
+
+    code: Annotated[Text, Field(description="Code of the issuer.")]
+    state: Annotated[Text, Field(description="State of the login.")]
+    iss: Annotated[Text | None, Field(description="The issuer, if it has added itself to the parameters.")] = None
+    remember: Annotated[
+        Flag, Field(description="Keep the refresh token in a cookie; by false, it is in the response.")
+    ] = True
+
+
+class DevicePollRequest(Fields):
+    """Fields of token/device/poll."""
+
+    device: Annotated[Text, Field(description="`device` of the response of token/device/begin.")]
+
+
 def _token_id(value: Any) -> Any:
     try:
         return UUID(value) if isinstance(value, str) else value

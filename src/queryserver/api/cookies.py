@@ -1,0 +1,50 @@
+"""The cookies of logins from web pages, each bound to the path of the calls that read it (Contract platform 3.11, Rule
+T18).
+"""
+
+from dataclasses import dataclass
+
+from fastapi import Request, Response
+
+from queryserver.api.origins import is_secure
+from queryserver.platform.settings.tree import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Cookie:
+    """A cookie by name, and the path, below the configured prefix, of the calls to which browsers send it."""
+
+    name: str
+    path: str
+
+
+SESSION_COOKIE = Cookie("queryserver_session", "/api/v1/token/session")
+"""Contains the refresh token of a session."""
+LOGIN_COOKIE = Cookie("queryserver_login", "/api/v1/token/oidc")
+"""Contains the sealed state of a login at the external issuer."""
+
+
+def set_cookie(
+    response: Response, http: Request, settings: Settings, cookie: Cookie, value: str, *, max_age_s: int
+) -> None:
+    """Set the cookie in the browser; with `max_age_s=0`, delete it."""
+    response.set_cookie(
+        cookie.name,
+        value,
+        max_age=max_age_s,
+        path=f"{settings.desktop.url_prefix.rstrip('/')}{cookie.path}",
+        secure=is_secure(http, settings),
+        httponly=True,
+        samesite="strict",
+    )
+
+
+def cookie_value(http: Request, cookie: Cookie) -> str | None:
+    """Return the value of the cookie that the browser sent, or None.
+
+    Two different cookies of this name count as none: a site of the same domain may have set one of them, to log the
+    user in under another name.
+    """
+    pairs = (pair.strip().partition("=") for header in http.headers.getlist("cookie") for pair in header.split(";"))
+    values = {value for name, _, value in pairs if name == cookie.name}
+    return values.pop() or None if len(values) == 1 else None
