@@ -9,7 +9,8 @@ Every other failure is an `ErrorKind`: an error code applied to one of these cla
 `raise database_not_found("shop")`.
 
 QueryServerError
-├─ NotAuthenticated ── InvalidToken, AuthenticationFailed, UserNotFound (IdentityRefused), UserInactive
+├─ NotAuthenticated ── InvalidToken, AuthenticationFailed, UserNotFound (IdentityRefused), UserInactive,
+│                      IssuerLoginRefused
 ├─ PermissionDenied ── InsufficientScope, SymlinkNotFollowed, ImpersonationNotAllowed, ImporterDenied, CatalogDenied,
 │                      EngineJwtRequired
 ├─ InvalidRequest ──── MissingParameter, InvalidParameter (UnreadableParameter), InvalidJson, LateBody, InvalidFields,
@@ -29,7 +30,7 @@ QueryServerError
 ├─ EngineError ─────── StatementRejected (StatementDenied), EngineForbidden, EngineUnavailable, EngineTimeout,
 │                      SessionLost, OutcomeUnknown, CredentialsRequired, ResultRefused, RowTooLarge
 ├─ StorageError ────── StorageUnavailable, InsufficientStorage
-├─ ServiceUnavailable  DatabaseUnavailable, LoginBackendUnavailable, KeyServerUnavailable,
+├─ ServiceUnavailable  DatabaseUnavailable, LoginBackendUnavailable, KeyServerUnavailable, IssuerUnavailable,
 │                      CatalogUnavailable (CatalogUnreachable)
 └─ DetectionFailed, SchemaMismatch, ConfigurationError
 """

@@ -1,7 +1,7 @@
 """Logins at the external issuer: the code flow with PKCE for browsers, and the device flow for programs.
 
 Contract platform 3.12, 3.13; OpenID Connect Core 1.0, 3.1; RFC 7636; RFC 8628. What a login needs later is sealed and
-given to the client, so that any instance can complete it and nothing is stored for logins that nobody completes.
+given to the client, so that any instance can complete it and nothing is stored for logins that are never completed.
 """
 
 import hashlib

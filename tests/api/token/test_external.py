@@ -32,7 +32,7 @@ from queryserver.errors.base import ConfigurationError, UnknownGroup
 from queryserver.identity.build import ensure_administrator
 from queryserver.identity.callers import CallerRepository
 from queryserver.identity.external_keys import KeyCache
-from queryserver.identity.external_tokens import ExternalBearers
+from queryserver.identity.external_tokens import TokenChecks
 from queryserver.identity.model import AuthenticatedUser, Username
 from queryserver.identity.repository import AccountRepository, NewAccount
 from queryserver.platform.logs import FIELDS
@@ -381,7 +381,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock with which applications that are opened later check tokens and keys of external issuers."""
     clock = Clock()
-    monkeypatch.setattr("queryserver.identity.build.ExternalBearers", partial(ExternalBearers, clock=clock))
+    monkeypatch.setattr("queryserver.identity.build.TokenChecks", partial(TokenChecks, clock=clock))
     monkeypatch.setattr("queryserver.identity.build.KeyCache", partial(KeyCache, clock=clock))
     return clock
 

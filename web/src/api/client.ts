@@ -52,9 +52,11 @@ function failed(body: unknown): boolean {
 /** Send a request; if the access token has expired, renew it and send the request once more. */
 async function fetchWithSession(request: Request): Promise<Response> {
   const again = request.clone();
+  const used = request.headers.get("Authorization");
   const response = await fetch(request);
-  if (response.status !== 401 || session.accessToken.value === null) return response;
-  if (!(await session.renew())) return response;
+  if (response.status !== 401 || used === null) return response;
+  // Another call may have renewed the token while this one was on its way.
+  if (used === `Bearer ${session.accessToken.value}` && !(await session.renew())) return response;
   const token = session.accessToken.value;
   if (token === null) throw new ApiError(401, "session_ended", "The session has ended. Log in again.");
   again.headers.set("Authorization", `Bearer ${token}`);

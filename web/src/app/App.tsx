@@ -1,9 +1,11 @@
 import { useEffect, useState } from "preact/hooks";
-import { ErrorBoundary, LocationProvider } from "preact-iso";
+import { ErrorBoundary, LocationProvider, useLocation } from "preact-iso";
+import { LoginCallback } from "../login/LoginCallback.tsx";
 import { LoginView } from "../login/LoginView.tsx";
+import { safeTarget } from "../login/target.ts";
 import { ErrorMessage, Loading } from "../ui/States.tsx";
 import { config, loadConfig } from "./config.ts";
-import { urlPrefix } from "./prefix.ts";
+import { at, urlPrefix } from "./prefix.ts";
 import { Views } from "./routes.tsx";
 import { Shell } from "./Shell.tsx";
 import { session } from "./session.ts";
@@ -16,10 +18,29 @@ export function App() {
   return (
     <LocationProvider scope={SCOPE}>
       <ErrorBoundary onError={(problem) => setTimeout(() => Promise.reject(problem))}>
-        {session.isLoggedIn.value ? <Workplace /> : <LoginView />}
+        <Entrance />
       </ErrorBoundary>
     </LocationProvider>
   );
+}
+
+/** Shows the login or, once the user is logged in, the view at the address. */
+function Entrance() {
+  const { path, query, route } = useLocation();
+  const isCallback = path === at("/login/callback");
+  const isLogin = path === at("/login");
+  const isLoggedIn = session.isLoggedIn.value;
+  useEffect(() => {
+    // The callback begins a session of its own.
+    if (!isCallback) void session.resume();
+  }, [isCallback]);
+  useEffect(() => {
+    if (isLogin && isLoggedIn) route(safeTarget(query.next), true);
+  }, [isLogin, isLoggedIn, query.next, route]);
+  if (isCallback) return <LoginCallback />;
+  if (session.isStarting.value) return <Loading label="Starting" />;
+  if (!isLoggedIn) return <LoginView />;
+  return isLogin ? null : <Workplace />;
 }
 
 function Workplace() {

@@ -1,45 +1,63 @@
 import { useState } from "preact/hooks";
-import { api, data } from "../api/client.ts";
-import icon from "../app/icon.svg";
+import { useLocation } from "preact-iso";
+import { api, data, type Schemas } from "../api/client.ts";
 import { session } from "../app/session.ts";
 import { Button } from "../ui/Button.tsx";
-import { TextField } from "../ui/Field.tsx";
-import { ErrorMessage } from "../ui/States.tsx";
+import { CheckField } from "../ui/Field.tsx";
+import { ErrorMessage, Loading } from "../ui/States.tsx";
+import { useLoaded } from "../ui/useLoaded.ts";
+import { IssuerButton } from "./IssuerButton.tsx";
+import { LoginCard } from "./LoginCard.tsx";
 import styles from "./LoginView.module.css";
+import { PasswordForm } from "./PasswordForm.tsx";
+import { TokenForm } from "./TokenForm.tsx";
 
+/** The ways to log in. It is shown at the address that the user has opened, which is shown again after the login. */
 export function LoginView() {
-  const [problem, setProblem] = useState<unknown>(null);
-  const [isBusy, setBusy] = useState(false);
-
-  const logIn = async (event: SubmitEvent) => {
-    event.preventDefault();
-    if (!(event.currentTarget instanceof HTMLFormElement)) return;
-    const form = new FormData(event.currentTarget);
-    setBusy(true);
-    setProblem(null);
-    try {
-      const body = { username: String(form.get("username")), password: String(form.get("password")) };
-      session.begin(await data(api.POST("/api/v1/token/auth", { body })));
-    } catch (failure) {
-      setProblem(failure);
-      setBusy(false);
-    }
-  };
-
+  const options = useLoaded("options", (signal) => data(api.GET("/api/v1/token/options", { signal })));
   return (
-    <main class={styles.page}>
-      <form class={styles.card} onSubmit={logIn}>
-        <div class={styles.brand}>
-          <img src={icon} alt="" width={36} height={36} />
-          <h1>Query Server</h1>
-        </div>
-        <TextField label="User name" name="username" autocomplete="username" required autofocus />
-        <TextField label="Password" name="password" type="password" autocomplete="current-password" required />
-        {problem ? <ErrorMessage problem={problem} /> : null}
-        <Button kind="primary" type="submit" disabled={isBusy}>
-          Log in
+    <LoginCard>
+      {session.notice.value ? <p class={styles.notice}>{session.notice.value}</p> : null}
+      {options.problem ? <ErrorMessage problem={options.problem} onRetry={options.reload} /> : null}
+      {options.value ? <Ways options={options.value} /> : null}
+      {options.value || options.problem ? null : <Loading label="Starting" />}
+    </LoginCard>
+  );
+}
+
+function Ways({ options: { password, issuer } }: { options: Schemas["LoginOptions"] }) {
+  const { url } = useLocation();
+  const [remember, setRemember] = useState(true);
+  const [byToken, setByToken] = useState(!password && issuer === null);
+  if (byToken) {
+    return (
+      <>
+        <TokenForm />
+        {password || issuer ? (
+          <Button kind="quiet" onClick={() => setByToken(false)}>
+            Other ways to log in
+          </Button>
+        ) : null}
+      </>
+    );
+  }
+  return (
+    <>
+      {password ? <PasswordForm remember={remember} /> : null}
+      {password && issuer ? <div class={styles.or}>or</div> : null}
+      {issuer ? (
+        <IssuerButton name={issuer.name} remember={remember} target={url} kind={password ? "normal" : "primary"} />
+      ) : null}
+      <div class={styles.choices}>
+        <CheckField
+          label="Stay logged in on this device"
+          checked={remember}
+          onChange={(event) => setRemember(event.currentTarget.checked)}
+        />
+        <Button kind="quiet" onClick={() => setByToken(true)}>
+          Use an API token
         </Button>
-      </form>
-    </main>
+      </div>
+    </>
   );
 }

@@ -67,7 +67,7 @@ class OidcSettings(Section):
     """
 
     client_id: Text = ""
-    """Id of this service at the issuer. Empty: nobody logs in at the issuer."""
+    """Id of this service at the issuer. Empty: no logins at the issuer."""
     client_secret: Secret = NO_SECRET
     """Secret of this service at the issuer; empty for a public client."""
     scopes: Names = ("openid", "profile", "email")
