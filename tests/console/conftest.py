@@ -16,6 +16,9 @@ PASSWORD = "a long enough word"
 WIDE, NARROW = ViewportSize(width=1280, height=800), ViewportSize(width=390, height=844)
 _AXE = Path(__file__).parents[2] / "web" / "node_modules" / "axe-core" / "axe.min.js"
 _AXE_RUN = """async () => {
+  // In the middle of a transition, such as one to the dark scheme, colors have a low contrast.
+  const transitions = document.getAnimations().filter(one => one instanceof CSSTransition);
+  await Promise.allSettled(transitions.map(one => one.finished));
   const found = await axe.run(document, { resultTypes: ["violations"] });
   return found.violations.map(one => `${one.id}: ${one.help}: ${one.nodes.map(node => node.html).join(" ")}`);
 }"""

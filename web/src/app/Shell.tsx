@@ -14,6 +14,7 @@ import type { ComponentChildren, FunctionComponent } from "preact";
 import { useLocation } from "preact-iso";
 import { Toasts } from "../ui/Toasts.tsx";
 import { isAdmin } from "./config.ts";
+import { DropOverlay } from "./DropOverlay.tsx";
 import icon from "./icon.svg";
 import { at } from "./prefix.ts";
 import styles from "./Shell.module.css";
@@ -73,6 +74,7 @@ export function Shell({ children }: { children: ComponentChildren }) {
         {children}
       </main>
       <Toasts />
+      <DropOverlay />
     </div>
   );
 }
