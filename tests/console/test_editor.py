@@ -155,6 +155,25 @@ async def test_tabs_survive_a_reload_with_their_result(editor: Page, photographs
     await expect(editor.get_by_role("list", name="Editor tabs").get_by_role("listitem")).to_have_count(1)
 
 
+async def test_text_is_saved_as_a_query_and_found_in_the_side_panel(editor: Page, photographs: Photographs):
+    await type_over(editor, "SELECT count(*) FROM orders WHERE id > :least")
+    await editor.get_by_role("button", name="Save", exact=True).click()
+    dialog = editor.get_by_role("dialog", name="Save as a query")
+    await dialog.get_by_label("Name", exact=True).fill("Orders above a number")
+    await accessible(editor)
+    await dialog.get_by_role("button", name="Save", exact=True).click()
+    await expect(dialog).to_have_count(0)
+    await expect(editor.get_by_role("button", name="Orders above a number", exact=True)).to_be_visible()
+    panel = editor.get_by_role("region", name="Side panel")
+    await panel.get_by_role("tab", name="History").click()
+    await expect(panel.get_by_role("tabpanel", name="History")).to_be_visible()
+    await accessible(editor)
+    await panel.get_by_role("tab", name="Saved").click()
+    await expect(panel.get_by_text("Orders above a number").first).to_be_visible(timeout=_WAIT_MS)
+    await accessible(editor)
+    await photographs(editor, "editor-saved")
+
+
 async def test_links_open_a_tab_once(editor: Page):
     await editor.goto("/editor?connector=sqlite&statement=SELECT%20'linked'%20AS%20a")
     await _log_in_again(editor)
@@ -181,13 +200,13 @@ async def test_typing_never_waits_for_a_call(editor: Page):
         await route.abort()
 
 
-async def test_tables_cover_the_text_in_a_narrow_window(editor: Page):
+async def test_side_panel_covers_the_text_in_a_narrow_window(editor: Page):
     await editor.set_viewport_size(NARROW)
-    await expect(editor.get_by_role("region", name="Tables")).to_have_count(0)
-    await editor.get_by_role("button", name="Show the tables").click()
+    await expect(editor.get_by_role("region", name="Side panel")).to_have_count(0)
+    await editor.get_by_role("button", name="Show the side panel").click()
     await accessible(editor)
-    await editor.get_by_role("button", name="Hide the tables").click()
-    await expect(editor.get_by_role("region", name="Tables")).to_have_count(0)
+    await editor.get_by_role("button", name="Hide the side panel").click()
+    await expect(editor.get_by_role("region", name="Side panel")).to_have_count(0)
 
 
 async def test_help_and_empty_editor_are_accessible(editor: Page, photographs: Photographs):

@@ -13,6 +13,7 @@ import { openDocument, openOperation, openTab } from "./openTab.ts";
 import { ParameterFields } from "./ParameterFields.tsx";
 import { PlanDialog } from "./PlanDialog.tsx";
 import { ResultArea } from "./ResultArea.tsx";
+import { SaveTabDialog } from "./SaveTabDialog.tsx";
 import { SidePanel } from "./SidePanel.tsx";
 import { TabStrip } from "./TabStrip.tsx";
 import { Toolbar } from "./Toolbar.tsx";
@@ -64,7 +65,7 @@ function LoadedEditor() {
       {isNarrow.value && isSideShown ? <div class={styles.cover}>{side}</div> : null}
       <SplitPane
         name="editor.side"
-        label="Width of the list of tables"
+        label="Width of the side panel"
         direction="row"
         sized="first"
         initial={270}
@@ -74,6 +75,9 @@ function LoadedEditor() {
         last={work}
       />
       {workspace.isHelpOpen.value ? <HelpDialog onClose={() => (workspace.isHelpOpen.value = false)} /> : null}
+      {workspace.isSaveOpen.value ? (
+        <SaveTabDialog tab={tab} onClose={() => (workspace.isSaveOpen.value = false)} />
+      ) : null}
       {workspace.plan.value ? (
         <PlanDialog plan={workspace.plan.value} onClose={() => (workspace.plan.value = null)} />
       ) : null}

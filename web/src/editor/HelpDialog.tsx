@@ -11,6 +11,7 @@ const SHORTCUTS: ReadonlyArray<readonly [keys: string, effect: string]> = [
   ["Tab or Enter", "Take the selected completion"],
   [`${modKey}+Shift+F`, "Format the selection, or the whole text"],
   [`${modKey}+Shift+E`, "Explain the statement"],
+  [`${modKey}+S`, "Save as a query"],
   [`${modKey}+/`, "Comment lines, or remove the comment"],
   [`${modKey}+F`, "Find and replace"],
   [`${modKey}+Z, ${modKey}+Y`, "Undo, redo"],

@@ -20,7 +20,7 @@ export function TabStrip({ workspace }: { workspace: Workspace }) {
   return (
     <div class={styles.strip}>
       {isSideOpen.value ? null : (
-        <IconButton label="Show the tables" onClick={() => (isSideOpen.value = true)}>
+        <IconButton label="Show the side panel" onClick={() => (isSideOpen.value = true)}>
           <PanelLeftOpen size={18} aria-hidden />
         </IconButton>
       )}

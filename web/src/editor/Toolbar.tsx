@@ -1,4 +1,4 @@
-import { ChevronDown, CircleHelp, ListTree, Play, Sparkles, Square } from "lucide-preact";
+import { ChevronDown, CircleHelp, ListTree, Play, Save, Sparkles, Square } from "lucide-preact";
 import { connectors } from "../app/config.ts";
 import { databases } from "../catalog/store.ts";
 import { Button, IconButton } from "../ui/Button.tsx";
@@ -49,6 +49,9 @@ export function Toolbar({ tab, workspace }: Props) {
         </Button>
         <Button kind="quiet" onClick={workspace.explain} title={`Explain (${modKey}+Shift+E)`} aria-label="Explain">
           <ListTree size={16} aria-hidden /> <span class={styles.word}>Explain</span>
+        </Button>
+        <Button kind="quiet" onClick={workspace.save} title={`Save as a query (${modKey}+S)`} aria-label="Save">
+          <Save size={16} aria-hidden /> <span class={styles.word}>Save</span>
         </Button>
         <IconButton label="Help (F1)" onClick={workspace.help}>
           <CircleHelp size={18} aria-hidden />

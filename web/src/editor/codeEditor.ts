@@ -37,6 +37,7 @@ export interface Actions {
   cancel: () => void;
   format: () => void;
   explain: () => void;
+  save: () => void;
   help: () => void;
   newTab: () => void;
   moveTab: (step: number) => void;
@@ -246,6 +247,7 @@ function bindings(actions: Actions): KeyBinding[] {
     bind("Mod-.", actions.cancel),
     bind("Mod-Shift-f", actions.format),
     bind("Mod-Shift-e", actions.explain),
+    bind("Mod-s", actions.save),
     bind("F1", actions.help),
     bind("Alt-Shift-n", actions.newTab),
     bind("Alt-PageDown", () => actions.moveTab(1)),

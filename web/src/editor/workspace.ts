@@ -29,6 +29,7 @@ export function connectorOf({ connector }: Pick<TabContent, "connector">): Conne
 
 export class Workspace {
   readonly isHelpOpen = signal(false);
+  readonly isSaveOpen = signal(false);
   readonly plan: Signal<Plan | null> = signal(null);
   /** Parameters without a value that a run needs; their fields say so. */
   readonly missing = signal<readonly string[]>([]);
@@ -95,6 +96,12 @@ export class Workspace {
 
   readonly help = (): void => {
     this.isHelpOpen.value = true;
+  };
+
+  readonly save = (): void => {
+    this.#editor?.flush();
+    if (selectedTab()?.content.peek().text.trim()) this.isSaveOpen.value = true;
+    else notify("There is no text to save.");
   };
 
   readonly insert = (text: string): void => {
