@@ -52,6 +52,14 @@ const PANELS: Record<Shown, FunctionComponent<Props>> = {
     };
     return <CatalogTree connector={connectorOf(tab.content.value)?.id ?? ""} onInsert={insert} />;
   },
-  history: () => <HistoryPanel />,
-  saved: () => <Documents isTrash={false} />,
+  history: () => (
+    <div class={styles.sideList}>
+      <HistoryPanel />
+    </div>
+  ),
+  saved: () => (
+    <div class={styles.sideList}>
+      <Documents isTrash={false} />
+    </div>
+  ),
 };

@@ -57,6 +57,7 @@ const theme = EditorView.theme({
   ".cm-tooltip.cm-tooltip-autocomplete > ul": { fontFamily: "var(--mono)", maxHeight: "18em", minWidth: "260px" },
   ".cm-tooltip.cm-tooltip-autocomplete > ul > li": {
     display: "flex",
+    alignItems: "baseline",
     gap: "6px",
     padding: "3px 8px",
     lineHeight: "1.5",

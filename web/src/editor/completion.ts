@@ -74,8 +74,10 @@ async function names(context: CompletionContext, scope: Scope | null): Promise<C
   context.addEventListener("abort", () => ended.abort());
   const finder = new NameFinder(scope, ended.signal);
   const options = hasPath ? await finder.below(found) : await finder.free(found);
-  if (context.aborted || options.length === 0) return null;
+  // Names that arrive after the focus has moved must not open a list over what the user does then.
+  if (context.aborted || options.length === 0 || context.view?.hasFocus === false) return null;
   const from = start + found.from;
+  if (found.kind === "column" && !hasPath) return { from, options };
   if (options.length <= MAX_OPTIONS) return { from, options, validFor: found.hasQuote ? /^[^"`]*$/ : NAME };
   const typed = found.word.toLowerCase();
   const matching = options.filter(({ label }) => label.toLowerCase().includes(typed));
@@ -118,7 +120,7 @@ class NameFinder {
         ...databases,
       ];
     }
-    const [columns, functions] = await Promise.all([this.#columnsOfAll(found.tables), this.#functions()]);
+    const [columns, functions] = await Promise.all([this.#columnsOfAll(found.tables), this.#functions(found.word)]);
     return [...columns, ...this.#aliases(found.tables), ...functions];
   }
 
@@ -176,11 +178,13 @@ class NameFinder {
     return all.map((name) => this.#name(name, "namespace", BOOST.database, "database", name.split(".")));
   }
 
-  async #functions(): Promise<Completion[]> {
+  /** Functions whose names contain what was typed. Their number makes other likenesses mere noise. */
+  async #functions(typed: string): Promise<Completion[]> {
+    const part = typed.toLowerCase();
     const load = catalog.functions(this.#connector.id, null, { signal: this.#signal });
     const all = await load.catch(() => []);
     return all
-      .filter(({ name }) => NAME.test(name))
+      .filter(({ name }) => NAME.test(name) && name.toLowerCase().includes(part) && !name.startsWith("__"))
       .map(({ name, signature, return_type: result }) => ({
         label: name,
         type: "function",

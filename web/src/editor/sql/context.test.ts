@@ -28,9 +28,12 @@ describe("names that fit at the cursor", () => {
     expect(contextOf(marked)?.kind).toBe(kind);
   });
 
-  test.each(["SELECT 'a|b'", "SELECT 'a|", "SELECT 1 -- fr|", "SELECT /* fr| */ 1"])("none in %s", (marked) => {
-    expect(contextOf(marked)).toBeNull();
-  });
+  test.each(["SELECT :na|", "SELECT 'a|b'", "SELECT 'a|", "SELECT 1 -- fr|", "SELECT /* fr| */ 1"])(
+    "none in %s",
+    (marked) => {
+      expect(contextOf(marked)).toBeNull();
+    },
+  );
 });
 
 test("the names before the dot are the path", () => {

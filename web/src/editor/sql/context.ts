@@ -59,6 +59,7 @@ export function nameContext(statement: string, offset: number, dialect: string):
     before -= 2;
   }
   const start = current?.from ?? offset;
+  if (isParameter(statement, start)) return null;
   const written = statement.slice(start, offset);
   return {
     kind: kindAt(all, before),
@@ -69,6 +70,12 @@ export function nameContext(statement: string, offset: number, dialect: string):
     tables: tableReferences(all, current ?? null),
     withNames: withNames(all),
   };
+}
+
+/** Return whether the name that begins here is that of a parameter: `:name`, `${name}`. `::type` is a cast. */
+function isParameter(statement: string, start: number): boolean {
+  const before = statement.slice(Math.max(0, start - 2), start);
+  return before === "${" || (before.endsWith(":") && before !== "::");
 }
 
 /** Return the tokens without blanks and comments; null if the offset is within a string or a comment. */

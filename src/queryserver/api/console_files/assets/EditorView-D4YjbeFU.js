@@ -1,1 +1,0 @@
-import{n as e,r as t,t as n}from"./index-DcV1Vw-B.js";function r(){return e(t,{children:[e(`h1`,{class:`visually-hidden`,children:`Editor`}),e(n,{title:`This view is not built yet.`})]})}export{r as EditorView};
