@@ -1,1 +1,0 @@
-import{W as e,u as t,v as n}from"./index-DjosGHET.js";function r(){return n(e,{children:[n(`h1`,{class:`visually-hidden`,children:`Operate`}),n(t,{title:`This view is not built yet.`})]})}export{r as AdminView};
