@@ -49,7 +49,7 @@ FREE = {
     "list_context_computes", "list_context_clusters_by_alias", "list_context_clusters", "get_banners", "get_schema",
     "get_console_view", "get_console_asset",
     "get_openapi_json", "get_swagger_page", "get_docs_page", "get_api_docs_asset", "get", "get_preferences",
-    "get_budget",
+    "get_budget", "download_ticket",
     "list_connector_types", "get_connectors_types", "post_connectors_types", "new_connector",
 }  # fmt: skip
 """Calls of any token that store nothing. `new_connector` only fills in a form."""

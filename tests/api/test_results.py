@@ -146,6 +146,16 @@ class TestPaging:
                 assert answer.json()["details"] == {"row": row, "limit_bytes": 65536, "next_start_row": row + 1}
             assert (await ana.page(wide, start_row=2))["data"] == []
 
+    async def test_client_may_request_smaller_batches_of_at_least_one_row(self, ana: Caller):
+        operation = await finished(ana, "mysql", "rows 10 wide 1000")
+        page = await ana.page(operation, rows=10, start_row=0, max_bytes=3500)
+        assert (len(page["data"]), page["has_more"]) == (3, True)
+        assert "make it exceed 3500 bytes" in page["message"]
+        assert len((await ana.page(operation, rows=10, start_row=3, max_bytes=10))["data"]) == 1
+        assert [len((await ana.page(operation, max_bytes=2500))["data"]) for _ in range(2)] == [2, 2]
+        answer = await ana.post("editor/fetch_result_data", operationId=operation, max_bytes=0)
+        assert (answer.status_code, answer.json()["code"]) == (400, "invalid_parameter")
+
     async def test_fetch_during_execution_returns_an_empty_batch(self, ana: Caller):
         operation = (await ana.execute("mysql", "sleep 30 then rows 5"))["history_uuid"]
         page = await ana.page(operation)

@@ -41,6 +41,7 @@ from queryserver.identity.issuer_logins import IssuerLogins
 from queryserver.identity.limits import Streams
 from queryserver.identity.logins import Logins
 from queryserver.identity.model import Scope, User
+from queryserver.identity.tickets import DownloadTickets
 from queryserver.identity.tokens import Tokens
 from queryserver.identity.users import Users
 from queryserver.imports.plans import TableCreations
@@ -109,6 +110,12 @@ class ReceivedCall:
         return str(URL(scope=scope))
 
     @property
+    def target(self) -> str:
+        """The path, with the configured URL prefix, and the query string as the client sent them."""
+        path = self._received.get("raw_path", b"").partition(b"?")[0]
+        return (path + b"?" + self._received["query_string"]).decode("latin-1")
+
+    @property
     def headers(self) -> Headers:
         return self._request.headers
 
@@ -131,14 +138,25 @@ class ReceivedCall:
         return self._request.scope if record is None else record.received
 
 
-async def authenticated(request: Request) -> User:
+def without_ticket(target: str, url_prefix: str) -> tuple[str, str]:
+    """Return a URL without prefix and ticket, and the ticket, which must be the last parameter of the query string."""
+    url, mark, ticket = target.removeprefix(url_prefix.rstrip("/")).rpartition("ticket=")
+    return (url[:-1], ticket) if mark and url.endswith(("?", "&")) else ("", "")
+
+
+async def authenticated(request: Request, *, by_ticket: bool = False) -> User:
     """Return the authenticated user, and refresh the connectors if the user's rights refer to a newer version.
 
-    Waits for a free slot while the user has too many running calls. Raises NotAuthenticated, TooManyRequests.
+    With `by_ticket`, a download ticket in the query string also identifies the caller (Contract platform 3.14). Waits
+    for a free slot while the user has too many running calls. Raises NotAuthenticated, TooManyRequests.
     """
     services = services_of(request)
     call = ReceivedCall(request, services.settings.desktop.trusted_proxies)
-    user = await services.accounts.authenticator.authenticate(call)
+    if by_ticket and "authorization" not in call.headers and "ticket" in request.query_params:
+        url, ticket = without_ticket(call.target, services.settings.desktop.url_prefix)
+        user = await services.accounts.tickets.user(ticket, url)
+    else:
+        user = await services.accounts.authenticator.authenticate(call)
     record: CallRecord | None = request.scope.get(CALL)
     if record is not None:
         record.username = user.username
@@ -157,15 +175,17 @@ async def authenticated(request: Request) -> User:
 class Caller:
     """Dependency that returns the user who makes the call. Raises NotAuthenticated, InsufficientScope, admin_required.
 
-    `scope` is the scope that an API token needs in addition to its user's rights (ADR 62).
+    `scope` is the scope that an API token needs in addition to its user's rights (ADR 62). With `by_ticket`, the call
+    also accepts download tickets.
     """
 
-    def __init__(self, scope: Scope | None, *, is_admin: bool) -> None:
+    def __init__(self, scope: Scope | None, *, is_admin: bool, by_ticket: bool = False) -> None:
         self.scope = scope
         self.is_admin = is_admin
+        self.by_ticket = by_ticket
 
     async def __call__(self, request: Request) -> User:
-        user = await authenticated(request)
+        user = await authenticated(request, by_ticket=self.by_ticket)
         # Scopes apply only to API tokens.
         if self.scope is not None and user.api_token is not None and not user.has_scope(self.scope):
             raise InsufficientScope(self.scope)
@@ -175,12 +195,12 @@ class Caller:
         return user
 
 
-def caller(scope: Scope | None = None, *, is_admin: bool = False) -> Any:
+def caller(scope: Scope | None = None, *, is_admin: bool = False, by_ticket: bool = False) -> Any:
     """Create the dependency for `Annotated[User, caller(…)]`.
 
     It requires the scope and, if `is_admin` is set, an administrator.
     """
-    return dependency(Caller(scope, is_admin=is_admin))
+    return dependency(Caller(scope, is_admin=is_admin, by_ticket=by_ticket))
 
 
 def solved_order(dependant: Dependant) -> Iterator[Callable[..., Any] | None]:
@@ -199,6 +219,8 @@ AnyUser = Annotated[User, caller()]
 QueryUser = Annotated[User, caller(Scope.QUERY)]
 ReadUser = Annotated[User, caller(Scope.QUERY_READ)]
 """A user whose token may at least read metadata and results, and run statements that change nothing."""
+ResultDownloader = Annotated[User, caller(Scope.QUERY_READ, by_ticket=True)]
+"""Like `ReadUser`, also with a download ticket in place of a token."""
 Admin = Annotated[User, caller(Scope.ADMIN, is_admin=True)]
 
 
@@ -460,6 +482,7 @@ ApiTokensDep = Annotated[ApiTokens, _service(lambda services: services.accounts.
 IssuerLoginsDep = Annotated[IssuerLogins, _service(_issuer_logins)]
 IssuerLoginsOrNoneDep = Annotated[IssuerLogins | None, _service(lambda services: services.accounts.issuer_logins)]
 LoginsDep = Annotated[Logins, _service(lambda services: services.accounts.logins)]
+TicketsDep = Annotated[DownloadTickets, _service(lambda services: services.accounts.tickets)]
 TokensDep = Annotated[Tokens, _service(lambda services: services.accounts.tokens)]
 UsersDep = Annotated[Users, _service(lambda services: services.users)]
 

@@ -26,6 +26,7 @@ from queryserver.identity.plug_ins import PlugInAuthenticator, PlugInLogin, open
 from queryserver.identity.provisioning import Provisioning
 from queryserver.identity.repository import AccountRepository
 from queryserver.identity.threads import LimitedThreads
+from queryserver.identity.tickets import DownloadTickets
 from queryserver.identity.tokens import Tokens
 from queryserver.identity.users import Accounts
 from queryserver.platform.addresses import address_rules
@@ -63,6 +64,7 @@ class AccountServices:
     api_tokens: ApiTokens
     issuer_logins: IssuerLogins | None
     """None if no client of an external issuer is configured."""
+    tickets: DownloadTickets
 
 
 @asynccontextmanager
@@ -115,6 +117,7 @@ async def open_accounts(
             tokens=tokens,
             api_tokens=ApiTokens(database, auth),
             issuer_logins=_issuer_logins(settings, bearers, sealer, records, tokens, stack),
+            tickets=DownloadTickets(sealer, bearers.callers),
         )
 
 

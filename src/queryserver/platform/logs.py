@@ -44,7 +44,7 @@ RECENT_BYTES = 1024 * 1024
 MAX_LINE_CHARACTERS = 32 * 1024
 
 _NAMES = (
-    r"password|passwd|passphrase|pwd|secret|token|credentials?|signature|\bsig"
+    r"password|passwd|passphrase|pwd|secret|token|\bticket|credentials?|signature|\bsig"
     r"|(?:api|access|account|secret|private)[_-]?key(?:[_-]?id)?"
 )
 # A JSON string inside a JSON string; a quoted string, including Python bytes, as drivers log headers; or a bare word.
@@ -53,7 +53,7 @@ _VALUE = r"""\\"(?:[^"\\]|\\[^"])*\\"|b?"(?:[^"\\]|\\.)*"|b?'(?:[^'\\]|\\.)*'|[^
 # Each pattern starts with fixed text and repeats only characters that its next part cannot match, so matching takes
 # linear time.
 _NAMED = re.compile(rf"({_NAMES})(\\?[\"']?\s{{0,4}}[:=]\s{{0,4}})({_VALUE})", re.IGNORECASE)
-_NAMED_WORDS = ("pass", "pwd", "secret", "token", "credential", "sig", "key")
+_NAMED_WORDS = ("pass", "pwd", "secret", "token", "ticket", "credential", "sig", "key")
 # Each match of a pattern contains at least one of the pattern's lower-case words. Checking for the words first reduces
 # the time for a typical line from 92 to 8 µs.
 _OTHER_SECRETS = (

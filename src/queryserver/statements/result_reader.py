@@ -186,7 +186,7 @@ class ResultPage:
             end_row = self.start_row + self.rows
             parts.append(
                 f"The batch ends before row {end_row}, because that row would make it exceed {self.max_bytes} bytes"
-                " (`editor.batch_max_bytes`)."
+                " (`max_bytes`, or else `editor.batch_max_bytes`)."
             )
         return " ".join(parts)
 
@@ -438,7 +438,10 @@ class ResultReader:
                 stored = await self._stored(stored.status.id, start_row=start_row, rows=0, user=user)
                 if stored.status.outcome is None:
                     raise ServiceUnavailable("The result store cannot be reached.") from error
-        return ResultPage(stored.status, stored.columns, rendered, start_row, self.batch_max_bytes, reservation)
+        return ResultPage(stored.status, stored.columns, rendered, start_row, self._page_bytes(request), reservation)
+
+    def _page_bytes(self, request: PageRequest) -> int:
+        return min(self.batch_max_bytes, request.max_bytes or self.batch_max_bytes)
 
     async def _render(
         self, user: User, stored: StoredResult, start_row: int, request: PageRequest
@@ -470,8 +473,7 @@ class ResultReader:
     ) -> RenderedRows:
         """Render one segment at a time, so that a page never holds much more than `batch_max_bytes`."""
         pages: list[RenderedRows] = []
-        max_bytes = min(self.batch_max_bytes, request.max_bytes or self.batch_max_bytes)
-        bytes_left = max_bytes
+        bytes_left = max_bytes = self._page_bytes(request)
         async with aclosing(self._slices(stored, start_row, request.rows)) as slices:
             async for table in slices:
                 measure = partial(rendering_memory, table, bytes_left)

@@ -55,6 +55,17 @@ async def fetch(ana: Caller, path: str, method: str = "GET", disposition: str = 
     return await ana.send(method, f"storage/download={quote(path, safe='/:')}{query}", headers=named)
 
 
+@pytest.mark.platform(140)
+@pytest.mark.parametrize("form", ["storage/download={}?disposition=inline", "storage/download?path={}"])
+async def test_ticket_downloads_a_file_without_a_header(ana: Caller, files: Files, folder: str, form: str):
+    path = put(files, f"{folder}/a b.png", CONTENT)
+    url = "/api/v1/" + form.format(quote(path, safe=""))
+    ticketed = (await ana.post_json("token/download", url=url)).json()["url"]
+    answer = await ana.api.http.get(ticketed)
+    assert (answer.status_code, answer.content) == (200, CONTENT), answer.text[:200]
+    assert (await ana.api.http.get(ticketed.replace("download", "stat"))).status_code == 401
+
+
 class TestHeaders:
     @pytest.mark.storage(46)
     async def test_both_path_forms_send_all_headers(self, ana, path):

@@ -1,10 +1,54 @@
-import { EmptyState } from "../ui/States.tsx";
+import { useEffect, useState } from "preact/hooks";
+import { useRoute } from "preact-iso";
+import { api, data, type Schemas } from "../api/client.ts";
+import { ErrorMessage, Loading } from "../ui/States.tsx";
+import { useLoaded } from "../ui/useLoaded.ts";
+import { attachExecution, type Execution } from "./execution.ts";
+import { failureOf } from "./problem.ts";
+import styles from "./ResultPanel.module.css";
+import { ResultPanel } from "./ResultPanel.tsx";
 
+type SharedResult = Schemas["SharedResultResponse"];
+
+/** A result at an address of its own, for its owner and for users with whom it is shared (Contract sharing 2.5). */
 export function SharedResultView() {
+  const operationId = useRoute().params.operationId ?? "";
+  const { value, problem, reload } = useLoaded(operationId, (signal) => describe(operationId, signal));
+  if (problem) return <ErrorMessage problem={problem} onRetry={reload} />;
+  if (value === null) return <Loading label="Opening the result" />;
+  return <Result key={operationId} operationId={operationId} about={value} />;
+}
+
+/** Return what is known of the result. One that has failed or expired is shown like any other statement. */
+async function describe(operationId: string, signal: AbortSignal): Promise<SharedResult | null> {
+  try {
+    const params = { path: { operation_id: operationId } };
+    return await data(api.GET("/api/v1/editor/results/{operation_id}", { params, signal }));
+  } catch (problem) {
+    if (failureOf(problem) === null) throw problem;
+    return null;
+  }
+}
+
+function Result({ operationId, about }: { operationId: string; about: SharedResult }) {
+  const isShared = about.until !== null;
+  const [execution, setExecution] = useState<Execution | null>(null);
+  useEffect(() => {
+    const attached = attachExecution(operationId, { isShared });
+    setExecution(attached);
+    return () => attached.dispose();
+  }, [operationId, isShared]);
   return (
-    <>
-      <h1 class="visually-hidden">Result</h1>
-      <EmptyState title="This view is not built yet." />
-    </>
+    <div class={styles.panel}>
+      <header class={styles.about}>
+        <h1>{about.title || "Result"}</h1>
+        {isShared ? (
+          <span>
+            Shared by {about.shared_by} until {new Date(about.until ?? "").toLocaleString()}
+          </span>
+        ) : null}
+      </header>
+      {execution === null ? <Loading /> : <ResultPanel execution={execution} isShared={isShared} />}
+    </div>
   );
 }

@@ -59,10 +59,10 @@ export function startExecution(submission: Submission): Execution {
   return execution;
 }
 
-/** Follow an operation that was submitted before, by this page or another one. */
-export function attachExecution(operationId: string): Execution {
+/** Follow an operation that was submitted before, by this page or another one, or that another user shares. */
+export function attachExecution(operationId: string, { isShared = false } = {}): Execution {
   const execution = new Execution();
-  void execution.attach(operationId);
+  void execution.attach(operationId, isShared);
   return execution;
 }
 
@@ -206,10 +206,10 @@ export class Execution {
     }
   }
 
-  async attach(operationId: string): Promise<void> {
+  async attach(operationId: string, isShared: boolean): Promise<void> {
     this.#operationId.value = operationId;
     try {
-      await this.#follow(operationId);
+      await this.#follow(operationId, isShared);
     } catch (problem) {
       if (!this.#ended.signal.aborted) this.#fail(problemOfCall(problem));
     }
@@ -279,7 +279,7 @@ export class Execution {
     });
   }
 
-  async #follow(operationId: string): Promise<void> {
+  async #follow(operationId: string, isShared = false): Promise<void> {
     const follower: Follower = {
       onStatus: (status, failure) => batch(() => this.#takeStatus(status, failure)),
       onProgress: (progress, rows, jobs) => {
@@ -297,7 +297,7 @@ export class Execution {
       },
       isWaiting: () => this.#status.value?.state === "waiting",
     };
-    await follow(operationId, follower, this.#ended.signal);
+    await follow(operationId, follower, this.#ended.signal, { isShared });
   }
 
   #takeStatus(status: QueryStatus, failure: Failure | null, firstRows: ResultPage | null = null): void {

@@ -41,12 +41,18 @@ type Outcome = "ended" | "cut" | "held back" | "refused";
 
 /**
  * Report the status, progress and log of an operation until it has ended. Rejects with ApiError if this user cannot
- * follow it (404, 403, an ended session), and with the reason of the signal when that is aborted.
+ * follow it (404, 403, an ended session), and with the reason of the signal when that is aborted. Of a result that
+ * another user shares, only the status is reported.
  */
-export async function follow(operationId: string, follower: Follower, signal: AbortSignal): Promise<void> {
+export async function follow(
+  operationId: string,
+  follower: Follower,
+  signal: AbortSignal,
+  { isShared = false } = {},
+): Promise<void> {
   const backoff = new Backoff();
-  const way = new Way(operationId, follower, signal);
-  let polls = Date.now() < heldBackUntil;
+  const way = new Way(operationId, follower, signal, isShared);
+  let polls = isShared || Date.now() < heldBackUntil;
   while (true) {
     try {
       const outcome = polls ? await way.poll() : await way.stream();
@@ -73,6 +79,8 @@ class Way {
     readonly operationId: string,
     readonly follower: Follower,
     readonly signal: AbortSignal,
+    /** The result of another user: only its status may be read (Contract sharing 3.1). */
+    readonly isShared: boolean,
   ) {}
 
   async stream(): Promise<Outcome> {
@@ -158,6 +166,7 @@ class Way {
   }
 
   async #pollLog(): Promise<void> {
+    if (this.isShared) return;
     const from = this.#nextLogLine;
     const body = { operationId: this.operationId, from };
     const answer = await data(api.POST("/api/v1/editor/get_logs", { body, signal: within(CALL_MS, this.signal) }));

@@ -29,6 +29,8 @@ const CELL_COST = 16;
 const CONCURRENT = 2;
 /** While the view moves, a request starts at most so often. */
 const THROTTLE_MS = 50;
+/** Rows with long texts come in smaller pages, so that reading a page does not block the view. */
+const PAGE_BYTES = 1024 * 1024;
 const CALL_MS = 60_000;
 /** Pause after an answer without rows that came at once; usually the server holds the call for 1 s. */
 const EMPTY_PAUSE_MS = 250;
@@ -279,7 +281,14 @@ export class RowSource {
 
 function pageFetcher(operationId: string, statementId: number | null): FetchPage {
   return async (startRow, rows, signal) => {
-    const body = { operationId, statement_id: statementId, start_row: startRow, rows, big_numbers: "text" } as const;
+    const body = {
+      operationId,
+      statement_id: statementId,
+      start_row: startRow,
+      rows,
+      max_bytes: PAGE_BYTES,
+      big_numbers: "text",
+    } as const;
     const answer = await data(api.POST("/api/v1/editor/fetch_result_data", { body, signal }));
     return answer.result;
   };

@@ -141,6 +141,15 @@ class SessionEnded(TypedDict):
     status: Literal[0]
 
 
+class DownloadTicketResponse(TypedDict):
+    """
+    The address of a download with its ticket.
+    """
+
+    status: Literal[0]
+    url: str
+
+
 class Position(TypedDict):
     """
     A position in the submitted script. Both numbers are 0-based; columns count Unicode code points.

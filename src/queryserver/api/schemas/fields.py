@@ -135,6 +135,10 @@ Text: TypeAlias = Annotated[str, BeforeValidator(_text)]
 The services limit the length of names and descriptions, because these values can also be set by commands and files.
 """
 
+TicketField: TypeAlias = Annotated[
+    Text | SkipJsonSchema[None],
+    Field(description="A download ticket for this address, in place of a token. It must be the last parameter."),
+]
 OptionalText: TypeAlias = Annotated[
     Text | None, AfterValidator(lambda value: None if not value or value.isspace() else value)
 ]

@@ -143,6 +143,15 @@ class SessionEnded(WireModel):
     status: Literal[0]
 
 
+class DownloadTicketResponse(WireModel):
+    """
+    The address of a download with its ticket.
+    """
+
+    status: Literal[0]
+    url: str
+
+
 class Position(WireModel):
     """
     A position in the submitted script. Both numbers are 0-based; columns count Unicode code points.

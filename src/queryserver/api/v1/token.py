@@ -7,11 +7,13 @@ from typing import Annotated, Any
 from fastapi import Request, Response
 
 from queryserver.api.dependencies import (
+    AnyUser,
     ApiTokensDep,
     ClientDep,
     ConnectorsDep,
     LoginsDep,
     SettingsDep,
+    TicketsDep,
     TokensDep,
     caller,
     fields,
@@ -92,6 +94,22 @@ async def revoke_token(
     for token in revoked:
         await tokens.revoke(token, everything=everything)
     return json_response(wire.TokenRevokeResponse())
+
+
+@router.post("/api/v1/token/download", response_model=wire.DownloadTicketResponse)
+async def download_ticket(
+    user: AnyUser,
+    request: Annotated[requests.DownloadTicketRequest, fields(requests.DownloadTicketRequest)],
+    tickets: TicketsDep,
+) -> Response:
+    """Return the address of a download with a ticket, which a browser can open without a header.
+
+    The ticket permits GET and HEAD of exactly this address for 60 s, with the rights that the caller has when it is
+    used. Contract platform 3.14.
+    """
+    separator = "&" if "?" in request.url else "?"
+    url = f"{request.url}{separator}ticket={tickets.issue(user, request.url)}"
+    return json_response(wire.DownloadTicketResponse(status=0, url=url), headers={"Cache-Control": "no-store"})
 
 
 @router.get("/api/v1/token/api_tokens", response_model=wire.ApiTokenList, responses=failures(403))

@@ -27,6 +27,7 @@ from queryserver.api.schemas.fields import (
     ParametersField,
     ShortArray,
     Text,
+    TicketField,
     any_of,
     is_storable_text,
     must,
@@ -462,6 +463,10 @@ class FetchRequest(ResultRequest):
     )
     start_over: Flag = Field(default=False, alias="startOver")
     start_row: Annotated[int, Integer(0)] | None = None
+    max_bytes: Annotated[int, Integer(1)] | None = Field(
+        default=None,
+        description="Return fewer rows if their JSON would be larger than this number of bytes, but at least one row.",
+    )
     escape: Flag | None = None
     big_numbers: BigNumbersField = None
 
@@ -498,6 +503,7 @@ class DownloadParameters(Fields):
         description="Only for `arrow`: `lz4` compresses the buffers of the batches, mostly as they are stored. Then the"
         " size of the file is known, and `Range` reads only the requested bytes.",
     )
+    ticket: TicketField = None
 
     def packed(self) -> bool:
         """Return whether to compress the rows. Raises InvalidParameter if the format does not support compression."""

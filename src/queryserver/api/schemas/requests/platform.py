@@ -3,6 +3,7 @@
 Contract platform.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar, cast
@@ -198,6 +199,26 @@ class DevicePollRequest(Fields):
     """Fields of token/device/poll."""
 
     device: Annotated[Text, Field(description="`device` of the response of token/device/begin.")]
+
+
+_DOWNLOAD = r"^(?!.*[?&]ticket=)/api/v1/(editor/download/[0-9A-Za-z-]+|storage/download(=[!\"$-~]+)?)/?(\?[!\"$-~]*)?$"
+
+
+def _download(url: str) -> str:
+    if not re.fullmatch(_DOWNLOAD, url):
+        raise must("be the path and query of editor/download or storage/download, percent-encoded, without a ticket.")
+    return url
+
+
+class DownloadTicketRequest(Fields):
+    """Fields of token/download."""
+
+    url: Annotated[Text, AfterValidator(_download)] = Field(
+        max_length=16_384,
+        description="The download: path and query as the browser will send them, without the server's URL prefix.",
+        json_schema_extra={"pattern": _DOWNLOAD},
+        examples=["/api/v1/editor/download/0c0f6d1e-2f0b-4a55-9a53-5d3c8e6c9a10?format=csv"],
+    )
 
 
 def _token_id(value: Any) -> Any:

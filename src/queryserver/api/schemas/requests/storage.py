@@ -23,6 +23,7 @@ from queryserver.api.schemas.fields import (
     PageSize,
     RequiredText,
     Text,
+    TicketField,
     any_of,
     must,
     parse,
@@ -471,6 +472,7 @@ class DispositionParameters(StorageFields):
 
     disposition: Text = "attachment"
     doas: Doas | None = Field(default=None, description="Act as this user.")
+    ticket: TicketField = None
 
 
 class DownloadFileParameters(DispositionParameters):

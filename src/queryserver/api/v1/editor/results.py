@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator
 from concurrent.futures import Executor
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated
 
@@ -13,6 +13,7 @@ from queryserver.api import responses
 from queryserver.api.dependencies import (
     DownloadsDep,
     ReadUser,
+    ResultDownloader,
     ResultReaderDep,
     SettingsDep,
     StatementReaderDep,
@@ -32,6 +33,7 @@ from queryserver.api.v1.editor.status import (
     page_response,
     requested_operation_id,
 )
+from queryserver.errors.statements import PageRowTooLarge
 from queryserver.files.downloads import (
     Conditions,
     Part,
@@ -180,8 +182,16 @@ async def fetch_result_data(
     """
     form = cell_form(user, settings, request.escape, request.big_numbers)
     operation_id = await requested_operation_id(reader.access, user, request)
-    wanted = PageRequest(request.rows, request.start_row, request.start_over, form, request.statement_id)
-    page = await results.page(user, operation_id, wanted)
+    wanted = PageRequest(
+        request.rows, request.start_row, request.start_over, form, request.statement_id, request.max_bytes
+    )
+    try:
+        page = await results.page(user, operation_id, wanted)
+    except PageRowTooLarge:
+        if request.max_bytes is None:
+            raise
+        # One row is larger than the page that the client prefers, but may be within the limit of the server.
+        page = await results.page(user, operation_id, replace(wanted, rows=1, max_bytes=None))
     if page.status.outcome is not None:
         return await failure_response(reader, page.status)
     if page.is_cut_off:
@@ -256,7 +266,7 @@ async def fetch_result_size(
 async def download_result(
     http: Request,
     operation_id: str,
-    user: ReadUser,
+    user: ResultDownloader,
     request: Annotated[requests.DownloadParameters, editor_fields(requests.DownloadParameters)],
     downloads: DownloadsDep,
     streams: StreamsDep,

@@ -143,7 +143,7 @@ def last_value(values: FieldValues, name: str) -> Any:
     return values[name][-1] if name in values else None
 
 
-def acting(scope: Scope) -> Any:
+def acting(scope: Scope, *, by_ticket: bool = False) -> Any:
     """Create the dependency for `Annotated[Caller, acting(…)]`: the caller and the user on whose behalf the call runs.
 
     GET calls may name another user in `doas` (Contract storage 2.5). A rejected attempt writes an audit event (Contract
@@ -152,7 +152,7 @@ def acting(scope: Scope) -> Any:
 
     async def acting_user(
         request: Request,
-        user: Annotated[User, caller(scope)],
+        user: Annotated[User, caller(scope, by_ticket=by_ticket)],
         query: QueryValuesDep,
         stores: StoresDep,
         audit: StorageAuditDep,
@@ -172,6 +172,8 @@ def acting(scope: Scope) -> Any:
 
 
 FilesReader = Annotated[Caller, acting(Scope.FILES_READ)]
+FileDownloader = Annotated[Caller, acting(Scope.FILES_READ, by_ticket=True)]
+"""Like `FilesReader`, also with a download ticket in place of a token."""
 FilesWriter = Annotated[Caller, acting(Scope.FILES_WRITE)]
 
 

@@ -29,6 +29,7 @@ from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.requests import storage as requests
 from queryserver.api.v1.storage.dependencies import (
     EntryShapes,
+    FileDownloader,
     FilesReader,
     PathText,
     QueryValuesDep,
@@ -493,7 +494,7 @@ FileSenderDep = Annotated[_FileSender, dependency(_file_sender)]
     "/download={path:raw}", response_class=Response, responses=contents("*/*", words=FILE) | failures(403, 416, 502)
 )
 async def download_path(
-    caller: FilesReader,
+    caller: FileDownloader,
     request: Annotated[requests.DispositionParameters, storage_fields(requests.DispositionParameters)],
     path: PathText,
     stores: StoresDep,
@@ -505,7 +506,7 @@ async def download_path(
 
 @router.get("/download", response_class=Response, responses=contents("*/*", words=FILE) | failures(403, 404, 416, 502))
 async def download_file(
-    caller: FilesReader,
+    caller: FileDownloader,
     request: Annotated[requests.DownloadFileParameters, storage_fields(requests.DownloadFileParameters)],
     stores: StoresDep,
     sender: FileSenderDep,
