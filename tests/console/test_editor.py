@@ -50,6 +50,7 @@ async def editor(page: Page) -> Page:
     return page
 
 
+@pytest.mark.console(22)
 async def test_statement_is_typed_with_completion_and_run(editor: Page, photographs: Photographs):
     await text_of(editor).focus()
     await editor.keyboard.type("sel")
@@ -68,6 +69,8 @@ async def test_statement_is_typed_with_completion_and_run(editor: Page, photogra
     await photographs(editor, "editor-rows")
 
 
+@pytest.mark.console(20)
+@pytest.mark.console(21)
 async def test_statement_at_the_cursor_runs_and_its_error_is_marked(editor: Page, photographs: Photographs):
     await type_over(editor, "SELECT 'first' AS a;\n\nSELECT nope FROM orders;\nSELECT 'third' AS c;\n")
     await text_of(editor).get_by_text("nope").click()
@@ -83,6 +86,8 @@ async def test_statement_at_the_cursor_runs_and_its_error_is_marked(editor: Page
     await expect(mark).to_have_count(0)
 
 
+@pytest.mark.console(20)
+@pytest.mark.console(21)
 async def test_all_statements_run_in_order_and_the_failing_one_is_marked(editor: Page):
     await type_over(editor, "SELECT 'one' AS a;\n\n   SELECT missing_column;\nSELECT 'never' AS c")
     await editor.keyboard.press("ControlOrMeta+Shift+Enter")
@@ -92,6 +97,7 @@ async def test_all_statements_run_in_order_and_the_failing_one_is_marked(editor:
     await cell(editor, "kept")
 
 
+@pytest.mark.console(23)
 async def test_parameters_are_fields_that_must_have_a_value(editor: Page, photographs: Photographs):
     await type_over(editor, "SELECT :word AS word, ${number=7} AS number, '${more}' AS more")
     await editor.get_by_label(":word").wait_for()
@@ -107,6 +113,7 @@ async def test_parameters_are_fields_that_must_have_a_value(editor: Page, photog
     await cell(editor, "added")
 
 
+@pytest.mark.console(24)
 async def test_text_is_formatted_as_one_step_that_can_be_undone(editor: Page):
     await type_over(editor, "select id, name from customers where id = 1")
     await editor.get_by_role("button", name="Format").click()
@@ -117,6 +124,7 @@ async def test_text_is_formatted_as_one_step_that_can_be_undone(editor: Page):
     await expect(text_of(editor)).to_have_text("select id, name from customers where id = 1")
 
 
+@pytest.mark.console(24)
 async def test_plan_is_shown_and_an_error_of_it_is_marked(editor: Page, photographs: Photographs):
     await type_over(editor, "SELECT name FROM customers WHERE id = 1")
     await editor.keyboard.press("ControlOrMeta+Shift+E")
@@ -132,6 +140,7 @@ async def test_plan_is_shown_and_an_error_of_it_is_marked(editor: Page, photogra
     await expect(editor.locator(".cm-lintRange-error")).to_have_text("nope")
 
 
+@pytest.mark.console(25)
 async def test_tabs_survive_a_reload_with_their_result(editor: Page, photographs: Photographs):
     await type_over(editor, "SELECT 'of the first tab' AS a")
     await editor.keyboard.press("ControlOrMeta+Enter")
@@ -155,6 +164,7 @@ async def test_tabs_survive_a_reload_with_their_result(editor: Page, photographs
     await expect(editor.get_by_role("list", name="Editor tabs").get_by_role("listitem")).to_have_count(1)
 
 
+@pytest.mark.console(28)
 async def test_text_is_saved_as_a_query_and_found_in_the_side_panel(editor: Page, photographs: Photographs):
     await type_over(editor, "SELECT count(*) FROM orders WHERE id > :least")
     await editor.get_by_role("button", name="Save", exact=True).click()
@@ -174,6 +184,7 @@ async def test_text_is_saved_as_a_query_and_found_in_the_side_panel(editor: Page
     await photographs(editor, "editor-saved")
 
 
+@pytest.mark.console(27)
 async def test_links_open_a_tab_once(editor: Page):
     await editor.goto("/editor?connector=sqlite&statement=SELECT%20'linked'%20AS%20a")
     await _log_in_again(editor)
@@ -187,6 +198,7 @@ async def test_links_open_a_tab_once(editor: Page):
     await expect(editor.get_by_role("list", name="Editor tabs").get_by_role("listitem")).to_have_count(2)
 
 
+@pytest.mark.console(22)
 async def test_typing_never_waits_for_a_call(editor: Page):
     held: list[Route] = []
     await editor.route("**/editor/autocomplete**", lambda route: held.append(route))  # noqa: PLW0108 Playwright reads its signature
@@ -221,6 +233,7 @@ async def test_help_and_empty_editor_are_accessible(editor: Page, photographs: P
     await photographs(editor, "editor-help")
 
 
+@pytest.mark.console(26)
 async def test_statement_is_found_again_after_the_server_was_killed(browser: Browser, tmp_path: Path):
     settings = {"QUERYSERVER_ADMIN_PASSWORD": PASSWORD}
     port = free_port()
