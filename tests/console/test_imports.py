@@ -61,7 +61,7 @@ async def create(page: Page, table: str, *, action: str = "Create the table") ->
     await page.get_by_role("button", name=action).click()
 
 
-@pytest.mark.console(80)
+@pytest.mark.console(90)
 async def test_text_with_an_odd_separator_becomes_a_table_and_lands_in_select(
     page: Page, http: httpx.AsyncClient, photographs: Photographs
 ):
@@ -94,7 +94,7 @@ async def test_other_separator_reads_the_file_again(page: Page):
     await expect(page.get_by_label("Name of column 2")).to_have_value("column_2")
 
 
-@pytest.mark.console(80)
+@pytest.mark.console(90)
 async def test_sheet_of_a_workbook_becomes_a_table(page: Page, http: httpx.AsyncClient):
     book, buffer = openpyxl.Workbook(), io.BytesIO()
     book.worksheets[0].append(["text"])
@@ -111,7 +111,7 @@ async def test_sheet_of_a_workbook_becomes_a_table(page: Page, http: httpx.Async
     assert await rows(http, "SELECT * FROM ui_stock ORDER BY pieces") == [["pen", 3], ["ink", 12]]
 
 
-@pytest.mark.console(80)
+@pytest.mark.console(90)
 async def test_parquet_file_that_is_dropped_on_another_view_is_imported(page: Page, http: httpx.AsyncClient):
     buffer = io.BytesIO()
     pq.write_table(pa.table({"id": [1, 2], "price": pa.array([1.5, None])}), buffer)
@@ -138,7 +138,7 @@ async def test_parquet_file_that_is_dropped_on_another_view_is_imported(page: Pa
 
 
 @pytest.mark.importer(77)
-@pytest.mark.console(81)
+@pytest.mark.console(91)
 async def test_refused_type_is_shown_at_its_column(page: Page, http: httpx.AsyncClient):
     await choose(page, "t.csv", b"id,text,n\n1,a,2\n")
     await use_connector(page, "duckdb")
@@ -163,7 +163,7 @@ async def test_name_that_occurs_twice_is_shown_before_anything_is_sent(page: Pag
     await expect(page.get_by_role("alert")).to_have_text("Another column has this name.")
 
 
-@pytest.mark.console(81)
+@pytest.mark.console(91)
 async def test_existing_table_is_kept_extended_or_replaced_as_chosen(page: Page, http: httpx.AsyncClient):
     await rows(http, "CREATE OR REPLACE TABLE ui_kept AS SELECT 7 AS id")
     await choose(page, "t.csv", b"id\n8\n")
@@ -181,7 +181,7 @@ async def test_existing_table_is_kept_extended_or_replaced_as_chosen(page: Page,
     assert await rows(http, "SELECT id FROM ui_kept") == [[9]]
 
 
-@pytest.mark.console(81)
+@pytest.mark.console(91)
 async def test_rejected_rows_are_listed_before_the_table_is_shown(
     page: Page, http: httpx.AsyncClient, photographs: Photographs
 ):
@@ -198,7 +198,7 @@ async def test_rejected_rows_are_listed_before_the_table_is_shown(
     assert await rows(http, "SELECT count(*) FROM ui_some") == [[40]]
 
 
-@pytest.mark.console(81)
+@pytest.mark.console(91)
 async def test_too_many_rejected_rows_fail_the_import_and_lead_back_to_the_form(page: Page):
     await choose(page, "t.csv", b"id\n1\nx\ny\n")
     await use_connector(page, "duckdb")
@@ -209,7 +209,7 @@ async def test_too_many_rejected_rows_fail_the_import_and_lead_back_to_the_form(
     await expect(page.get_by_label("Type of column 1")).to_have_value("INTEGER")
 
 
-@pytest.mark.console(81)
+@pytest.mark.console(91)
 async def test_running_import_is_followed_from_another_view_and_canceled(
     page: Page, http: httpx.AsyncClient, tmp_path: Path, photographs: Photographs
 ):
@@ -228,7 +228,7 @@ async def test_running_import_is_followed_from_another_view_and_canceled(
     assert await rows(http, "SELECT count(*) FROM duckdb_tables() WHERE table_name = 'ui_canceled'") == [[0]]
 
 
-@pytest.mark.console(80)
+@pytest.mark.console(90)
 async def test_file_of_a_store_is_imported(page: Page, http: httpx.AsyncClient):
     await page.get_by_role("link", name="Import", exact=True).click()
     await page.get_by_role("button", name="Choose from a store").click()
@@ -242,7 +242,7 @@ async def test_file_of_a_store_is_imported(page: Page, http: httpx.AsyncClient):
     assert counts[0][0] == counts[0][1] > 0
 
 
-@pytest.mark.console(80)
+@pytest.mark.console(90)
 async def test_link_with_a_path_begins_with_that_file(page: Page):
     await page.evaluate("history.pushState(null, '', '/import?path=file:///shared/samples/orders.csv')")
     await page.evaluate("dispatchEvent(new PopStateEvent('popstate'))")

@@ -1,8 +1,10 @@
 import { FileText, X } from "lucide-preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useRef, useState } from "preact/hooks";
 import { ApiError } from "../api/errors.ts";
 import { newKey } from "../api/keys.ts";
 import { connectors } from "../app/config.ts";
+import { useDebounced } from "../queries/useDebounced.ts";
+import { selectOf } from "../results/exports.ts";
 import { Button, IconButton } from "../ui/Button.tsx";
 import { EmptyState, ErrorMessage, Loading } from "../ui/States.tsx";
 import { useLoaded } from "../ui/useLoaded.ts";
@@ -15,17 +17,14 @@ import { follow } from "./run.ts";
 import { createTable, type Inspection, inspect, sqlTypes } from "./server.ts";
 import { change, changeReading, changeTarget, type Draft, discard } from "./state.ts";
 import { TargetFields } from "./TargetFields.tsx";
-import { createTableBody, IF_EXISTS, selectAll } from "./target.ts";
+import { createTableBody, IF_EXISTS } from "./target.ts";
 import { sizeText } from "./texts.ts";
 import { warningTexts } from "./warnings.ts";
-
-/** Typing changes the reading with each key; the file is read again after this pause. */
-const PAUSE_MS = 250;
 
 /** The form of an import: how the file is read, which columns the table has, and which table it is. */
 export function DraftForm({ draft }: { draft: Draft }) {
   const { source, metadata, reading, target } = draft;
-  const key = usePaused(JSON.stringify([readingQuery(source, reading), target.connector]));
+  const key = useDebounced(JSON.stringify([readingQuery(source, reading), target.connector]));
   const { value, problem, isLoading, reload } = useLoaded(key, (signal) =>
     inspect(source, reading, target.connector, signal),
   );
@@ -216,9 +215,10 @@ function problemsOf({ edits, target }: Draft, { preview }: Inspection, refused: 
 function aboutRun(draft: Draft, table: string) {
   const { source, target } = draft;
   const connector = connectors.value.find(({ id }) => id === target.connector);
-  const statement = connector === undefined ? "" : selectAll(connector, target);
   const { connector: id, database } = target;
-  return { fileName: source.name, table, tableName: target.table.trim(), connector: id, database, statement };
+  const tableName = target.table.trim();
+  const statement = selectOf(connector?.dialect ?? "", database, tableName);
+  return { fileName: source.name, table, tableName, connector: id, database, statement };
 }
 
 /** Return what the server says about one column, or null if it refused something else. */
@@ -227,15 +227,6 @@ function refusalOf(problem: unknown, sent: ReadonlyArray<{ source: number | stri
   const position = problem.body.column;
   const source = typeof position === "number" ? sent[position - 1]?.source : undefined;
   return typeof source === "number" ? { source, message: problem.message } : null;
-}
-
-function usePaused(value: string): string {
-  const [paused, setPaused] = useState(value);
-  useEffect(() => {
-    const timer = setTimeout(() => setPaused(value), PAUSE_MS);
-    return () => clearTimeout(timer);
-  }, [value]);
-  return paused;
 }
 
 function count(number: number, word: string): string {

@@ -23,13 +23,14 @@ export function RunPanel({ run }: { run: ImportRun }) {
   // The counts arrive with a page of their own, which changes the version.
   void execution.rows.value?.version.value;
   const isDone = state === "available" || state === "success";
+  const problem = execution.error.value;
   const rejected = rejectedRows(execution.log.value.lines);
   const openTable = useOpenedTable(run, isDone ? counts : null);
   return (
     <div class={styles.panel}>
       <h1 class={styles.title}>{`${run.fileName} to ${run.table}`}</h1>
       <Status execution={execution} counts={counts} isDone={isDone} />
-      {execution.error.value ? <ErrorMessage problem={new Error(execution.error.value.message)} /> : null}
+      {problem !== null && state !== "canceled" ? <ErrorMessage problem={new Error(problem.message)} /> : null}
       <div class={styles.buttons}>
         {execution.isActive.value ? (
           <Button

@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import type { Schemas } from "../api/client.ts";
 import { type Metadata, readingOf, type Source } from "./reading.ts";
 import { countsOf, rejectedRows } from "./run.ts";
-import { createTableBody, selectAll, type Target, tableNameOf } from "./target.ts";
+import { createTableBody, type Target, tableNameOf } from "./target.ts";
 import { durationText, rowsText, sizeText } from "./texts.ts";
 import { warningTexts } from "./warnings.ts";
 
@@ -26,12 +26,6 @@ test("the default database and the default limit of bad rows are left to the ser
   const few = createTableBody(inspected, columns, new Map(), { ...TARGET, badRows: "few", database: "shop" });
   expect(few.database).toBe("shop");
   expect(few).not.toHaveProperty("max_bad_rows");
-});
-
-test("names are quoted as the dialect does", () => {
-  const target = { ...TARGET, database: "my db", table: "a`b" };
-  expect(selectAll({ dialect_properties: { sql_identifier_quote: "`" } }, target)).toBe("SELECT * FROM `my db`.`a``b`");
-  expect(selectAll({ dialect_properties: {} }, TARGET)).toBe('SELECT * FROM "sales"');
 });
 
 test("rejected rows are read from the log, and counts from the result", () => {

@@ -84,11 +84,3 @@ export function createTableBody(
   if (limit !== null) body.max_bad_rows = limit;
   return body;
 }
-
-/** Return the statement that shows the new table. */
-export function selectAll({ dialect_properties }: Pick<Connector, "dialect_properties">, target: Target): string {
-  const mark = dialect_properties.sql_identifier_quote || '"';
-  const quoted = (name: string) => mark + name.replaceAll(mark, mark + mark) + mark;
-  const names = [target.database, target.table.trim()].filter((name) => name !== "");
-  return `SELECT * FROM ${names.map(quoted).join(".")}`;
-}

@@ -6,6 +6,7 @@
 import { batch, computed, effect, type ReadonlySignal, signal } from "@preact/signals";
 import { api, data, type Schemas } from "../api/client.ts";
 import { asApiError } from "../api/errors.ts";
+import { newKey } from "../api/keys.ts";
 import { Backoff, passing } from "./backoff.ts";
 import { type Connection, type Follower, follow, type Job } from "./follow.ts";
 import { EMPTY_LOG, type Log, withLines } from "./log.ts";
@@ -366,9 +367,4 @@ export class Execution {
     if (status === null || status.started === null || status.ended !== null) return;
     this.#elapsedMs.value = status.elapsed_ms + (performance.now() - this.#receivedAt);
   }
-}
-
-function newKey(): string {
-  // crypto.randomUUID exists in secure contexts only, and servers in private networks often have no certificate.
-  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
