@@ -26,6 +26,8 @@ export default defineConfig({
     include: ["src/**/*.test.{ts,tsx}"],
     // @testing-library removes what a test rendered after each test, if this hook is global.
     globals: true,
+    // The alias of react applies to packages only if Vite transforms them.
+    server: { deps: { inline: ["@tanstack/react-virtual"] } },
     restoreMocks: true,
     unstubGlobals: true,
   },

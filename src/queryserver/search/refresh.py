@@ -137,6 +137,9 @@ def _objects_of(query: CatalogQuery[Any], answer: Any, max_columns: int) -> Sequ
         return [IndexedObject(DATABASE, answer.name, "", answer.comment, answer.owner_name)]
     if isinstance(answer, TableList):
         database = str(query.names[0] or "")
+        if not database:
+            # The list of the default database does not name it. Its tables would be indexed a second time.
+            return []
         return [
             IndexedObject(kind_of(TableKind(kind)), database, name, comment or None)
             for name, kind, comment in zip(answer.names, answer.kinds, answer.comments, strict=True)

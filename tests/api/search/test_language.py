@@ -9,6 +9,7 @@ import pytest
 from tests.api.driving import Api, Caller
 from tests.api.search.conftest import CALL, browse, described, found, stock
 
+from queryserver.catalog.browser import LookupSource, NameFilter
 from queryserver.identity.model import User
 from queryserver.search.model import Search, position_of
 from queryserver.search.query_language import folded, parse_query
@@ -347,6 +348,16 @@ async def test_refreshed_objects_are_found_by_their_new_columns(api: Api, ana: C
     await api.services.searching.feed.wait_until_idle()
     assert await found(ana, "wages") == ["web.sample_07.wages"]
     assert await found(ana, "salary") == []
+
+
+async def test_tables_listed_under_the_empty_name_of_the_default_database_are_not_found_twice(api: Api, ana: Caller):
+    await ana.run("duckdb", "CREATE TABLE found_once (id INTEGER)")
+    await browse(ana, "duckdb", main=[])
+    source = LookupSource(User(await _user_id(api, ana), ana.username), "duckdb")
+    listed = await api.services.metadata.browser.tables(source, "", NameFilter())
+    assert "found_once" in listed.items.names
+    await api.services.searching.feed.wait_until_idle()
+    assert await found(ana, "found_once", sources=SQL) == ["main.found_once"]
 
 
 async def test_catalogs_are_selected_by_name(ana: Caller) -> None:
