@@ -23,6 +23,11 @@ _AXE_RUN = """async () => {
   return found.violations.map(one => `${one.id}: ${one.help}: ${one.nodes.map(node => node.html).join(" ")}`);
 }"""
 
+_TRANSITIONS_END = """async () => {
+  const ending = document.getAnimations().filter(one => one.effect?.getComputedTiming().endTime !== Infinity);
+  await Promise.allSettled(ending.map(one => one.finished));
+}"""
+
 OpenPage = Callable[..., Awaitable[Page]]
 Photographs = Callable[[Page, str], Awaitable[None]]
 
@@ -96,6 +101,8 @@ async def page(context: BrowserContext) -> Page:
 
 async def accessible(page: Page) -> None:
     """Fail if axe finds a violation in the page as it is shown now."""
+    # Colors that are still changing have no valid contrast.
+    await page.evaluate(_TRANSITIONS_END)
     if not await page.evaluate("typeof axe === 'object'"):
         # A script that DevTools evaluates is not subject to the page's policy.
         await page.evaluate(_AXE.read_text("utf-8") + "\n; undefined")
@@ -119,7 +126,7 @@ def photographs(tmp_path: Path, request: pytest.FixtureRequest) -> Photographs:
             await page.set_viewport_size(size)
             for scheme in schemes:
                 await page.emulate_media(color_scheme=scheme)
-                await page.screenshot(path=folder / f"{name}-{size['width']}-{scheme}.png")
+                await page.screenshot(path=folder / f"{name}-{size['width']}-{scheme}.png", animations="disabled")
             width: int = await page.evaluate("document.scrollingElement.scrollWidth")
             assert width <= size["width"], f"{name} is {width} px wide"
         await page.set_viewport_size(WIDE)

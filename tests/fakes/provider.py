@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qsl, unquote_plus, urlsplit
+from urllib.parse import parse_qsl, unquote_plus, urlencode, urlsplit
 
 from tests.fakes.issuer import Issuer
 from tests.fakes.webhdfs import Answer, ReceivedRequest, scripted_name_node
@@ -46,6 +46,8 @@ class Provider:
     codes: dict[str, Grant] = field(default_factory=dict)
     devices: dict[str, Grant] = field(default_factory=dict)
     interval: object = 5
+    denies: bool = False
+    """Whether logins with a browser are denied."""
 
     @asynccontextmanager
     async def serving(self) -> AsyncGenerator[str]:
@@ -83,6 +85,8 @@ class Provider:
         match request.method, path:
             case "GET", "/.well-known/openid-configuration":
                 return _json(self._discovery())
+            case "GET", "/authorize":
+                return self._authorize(request)
             case "GET", "/keys":
                 return _json(self.signer.document())
             case "POST", "/token" if (refusal := self._client_problem(request, form)) is not None:
@@ -92,6 +96,14 @@ class Provider:
             case "POST", "/device":
                 return self._client_problem(request, form) or self._device()
         return Answer(404)
+
+    def _authorize(self, request: ReceivedRequest) -> Answer:
+        """Send the browser back at once, as a provider does at which the user has logged in before."""
+        if self.denies:
+            back = {"error": "access_denied", "state": request.query["state"]}
+        else:
+            back = self.approve(f"{self.issuer}/authorize?{urlencode(request.query)}")
+        return Answer(302, headers={"Location": f"{request.query['redirect_uri']}?{urlencode(back)}"})
 
     def _discovery(self) -> dict[str, Any]:
         return {

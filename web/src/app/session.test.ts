@@ -128,11 +128,13 @@ test("logging out forgets the tokens at once, also if the server is away", async
 test("logging out logs out the other tabs", async () => {
   vi.useRealTimers();
   session.begin({ access: token(1, "a"), isInCookie: true });
-  answering(Response.json({ status: 0 }));
+  const sent = answering();
   const other = new BroadcastChannel("queryserver");
   other.postMessage("ended");
   await vi.waitFor(() => expect(session.isLoggedIn.value).toBe(false));
   expect(session.notice.value).toBe("");
+  // The other tab has ended the session on the server.
+  expect(sent).toHaveLength(0);
   other.close();
 });
 

@@ -43,6 +43,7 @@ const notice = signal("");
 let refreshToken: RefreshToken = NONE;
 let timer: ReturnType<typeof setTimeout> | undefined;
 let renewing: Promise<boolean> | null = null;
+let ending: Promise<void> = Promise.resolve();
 
 export const session = {
   accessToken,
@@ -81,14 +82,24 @@ export const session = {
   },
 
   /** Log out in all tabs. The tokens are revoked on the server; the page forgets them also if that fails. */
-  async end(): Promise<void> {
+  end(): Promise<void> {
     send("ended");
-    await end();
+    ending = end();
+    return ending;
+  },
+
+  /** Wait until a logout has reached the server: its response deletes the cookie, which must not be that of a new login. */
+  async hasEnded(): Promise<void> {
+    await ending;
   },
 };
 
 channel?.addEventListener("message", ({ data }: MessageEvent<unknown>) => {
-  if (data === "ended" && accessToken.value !== null) void end();
+  if (data === "ended" && accessToken.value !== null) {
+    // The tab in which the user has logged out ends the session of the cookie.
+    if (isInCookie()) forget("");
+    else void end();
+  }
   // Another tab may have logged in as another user: `refresh` compares.
   if (data === "begun") void (accessToken.value === null ? session.resume() : isInCookie() && session.renew());
 });

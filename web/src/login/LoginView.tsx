@@ -15,10 +15,15 @@ import { TokenForm } from "./TokenForm.tsx";
 /** The ways to log in. It is shown at the address that the user has opened, which is shown again after the login. */
 export function LoginView() {
   const options = useLoaded("options", (signal) => data(api.GET("/api/v1/token/options", { signal })));
+  const retry = () => {
+    // The server was away: the cookie of an earlier visit may still log the user in.
+    void session.resume();
+    options.reload();
+  };
   return (
     <LoginCard>
       {session.notice.value ? <p class={styles.notice}>{session.notice.value}</p> : null}
-      {options.problem ? <ErrorMessage problem={options.problem} onRetry={options.reload} /> : null}
+      {options.problem ? <ErrorMessage problem={options.problem} onRetry={retry} /> : null}
       {options.value ? <Ways options={options.value} /> : null}
       {options.value || options.problem ? null : <Loading label="Starting" />}
     </LoginCard>

@@ -7,15 +7,15 @@ import styles from "./LoginView.module.css";
 import { fieldOf, useLogin } from "./useLogin.ts";
 
 export function PasswordForm({ remember }: { remember: boolean }) {
-  const { problem, isBusy, logIn } = useLogin("user name or password");
+  const { form, problem, isBusy, logIn } = useLogin("user name or password");
   const submit = (event: SubmitEvent) => {
     event.preventDefault();
     const body = { username: fieldOf(event, "username"), password: fieldOf(event, "password") };
     void logIn(() => passwordLogin(body, remember));
   };
   return (
-    <form class={styles.form} onSubmit={submit}>
-      <TextField label="User name" name="username" autocomplete="username" required autofocus />
+    <form ref={form} class={styles.form} onSubmit={submit}>
+      <TextField label="User name" name="username" autocomplete="username" required />
       <TextField label="Password" name="password" type="password" autocomplete="current-password" required />
       {problem ? <LoginProblem text={problem} /> : null}
       <Button kind="primary" type="submit" disabled={isBusy}>

@@ -7,14 +7,14 @@ import styles from "./LoginView.module.css";
 import { fieldOf, useLogin } from "./useLogin.ts";
 
 export function TokenForm() {
-  const { problem, isBusy, logIn } = useLogin("API token");
+  const { form, problem, isBusy, logIn } = useLogin("API token");
   const submit = (event: SubmitEvent) => {
     event.preventDefault();
     const token = fieldOf(event, "token").trim();
     void logIn(() => tokenLogin(token));
   };
   return (
-    <form class={styles.form} onSubmit={submit}>
+    <form ref={form} class={styles.form} onSubmit={submit}>
       <TextField
         label="API token"
         name="token"
@@ -22,7 +22,6 @@ export function TokenForm() {
         autocomplete="off"
         hint="It is kept until this page is closed or reloaded, and only in its memory."
         required
-        autofocus
       />
       {problem ? <LoginProblem text={problem} /> : null}
       <Button kind="primary" type="submit" disabled={isBusy}>

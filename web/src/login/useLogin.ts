@@ -1,4 +1,4 @@
-import { useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { type Login, session } from "../app/session.ts";
 import { loginProblem } from "./texts.ts";
 
@@ -6,17 +6,21 @@ import { loginProblem } from "./texts.ts";
 export function useLogin(credentials: string) {
   const [problem, setProblem] = useState("");
   const [isBusy, setBusy] = useState(false);
+  // `autofocus` has an effect for the first form of a document only.
+  const form = useRef<HTMLFormElement>(null);
+  useEffect(() => form.current?.querySelector("input")?.focus(), []);
   const logIn = async (attempt: () => Promise<Login>) => {
     setBusy(true);
     setProblem("");
     try {
+      await session.hasEnded();
       session.begin(await attempt());
     } catch (failure) {
       setProblem(loginProblem(failure, credentials));
       setBusy(false);
     }
   };
-  return { problem, isBusy, logIn };
+  return { form, problem, isBusy, logIn };
 }
 
 /** Return the text of a field of a form that was submitted. */

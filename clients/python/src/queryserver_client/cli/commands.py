@@ -81,12 +81,15 @@ def login(
     ] = None,
     user: Annotated[str | None, typer.Option("-u", "--user")] = None,
     token: Annotated[bool, typer.Option("--token", help="Store an API token instead of logging in.")] = False,
+    device: Annotated[
+        bool, typer.Option("--device", help="Log in with a browser at the server's login issuer, on any device.")
+    ] = False,
     stdin: Annotated[bool, typer.Option("--stdin", help="Read the password or the token from stdin.")] = False,
 ) -> None:
     """Log in and store the tokens, never the password, for later commands."""
     from queryserver_client.cli import sessions  # noqa: PLC0415
 
-    carry_out(lambda: sessions.log_in(url, user, is_token=token, is_piped=stdin))
+    carry_out(lambda: sessions.log_in(url, user, is_token=token, is_device=device, is_piped=stdin))
 
 
 @app.command()

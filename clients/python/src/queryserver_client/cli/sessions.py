@@ -2,8 +2,10 @@
 
 import getpass
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from queryserver_client.cli.device_login import approved_tokens
 from queryserver_client.cli.failures import WrongUse, say
 from queryserver_client.cli.login import Login, anonymous, forget_login, login_of, stored_login
 from queryserver_client.credentials import Secret
@@ -14,8 +16,10 @@ if TYPE_CHECKING:
     from queryserver_client.sync import Connection
 
 
-def log_in(url: str | None, user: str | None, *, is_token: bool, is_piped: bool) -> None:
+def log_in(url: str | None, user: str | None, *, is_token: bool, is_device: bool, is_piped: bool) -> None:
     """Prompt for missing values, log in and store the tokens. The tokens of the previous login are revoked."""
+    if is_device and (is_token or is_piped or user):
+        raise WrongUse("--device cannot be combined with --user, --token or --stdin")
     url = server_address(url or _prompt("Server (https://…): ", "the address"))
     before = _known_login()
     with anonymous(url) as db:  # checks the address before prompting for a secret
@@ -23,6 +27,8 @@ def log_in(url: str | None, user: str | None, *, is_token: bool, is_piped: bool)
             token = _secret("API token: ", is_piped=is_piped)
             _post(url, "token/verify", {"token": token})
             made = Login(url, token=token)
+        elif is_device:
+            made = login_of(url, "", approved_tokens(lambda path, fields: _post_by(db, path, fields)))
         else:
             user = user or _prompt("User: ", "the user")
             password = _secret("Password: ", is_piped=is_piped)
@@ -70,7 +76,7 @@ def _post(url: str, path: str, fields: "dict[str, str | Secret]") -> None:
         _post_by(db, path, fields)
 
 
-def _post_by(db: "Connection", path: str, fields: "dict[str, str | Secret]") -> "dict[str, Any]":
+def _post_by(db: "Connection", path: str, fields: "Mapping[str, str | Secret]") -> "dict[str, Any]":
     return db.loop.run(lambda: db.core.transport.call("POST", path, fields, is_repeatable=True))
 
 
