@@ -77,6 +77,7 @@ async def test_text_with_an_odd_separator_becomes_a_table_and_lands_in_select(
     await create(page, "ui_sales")
     await page.wait_for_url(EDITOR)
     await expect(page.get_by_role("button", name="ui_sales", exact=True)).to_be_visible()
+    await expect(page.get_by_role("gridcell", name="South")).to_be_visible()
     await photographs(page, "import-landed")
     assert await rows(http, "SELECT * FROM ui_sales") == [["North", 1.5], ["South", 2.25]]
     assert await rows(http, "SELECT column_name FROM information_schema.columns WHERE table_name = 'ui_sales'") == [
