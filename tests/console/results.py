@@ -1,6 +1,6 @@
 """Statements that tests run by the API, to look at their results in the console."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import httpx
@@ -9,7 +9,7 @@ from tests.console.conftest import ADMIN, PASSWORD, log_in
 
 
 @asynccontextmanager
-async def calls(base_url: str, username: str = ADMIN, password: str = PASSWORD) -> AsyncIterator[httpx.AsyncClient]:
+async def calls(base_url: str, username: str = ADMIN, password: str = PASSWORD) -> AsyncGenerator[httpx.AsyncClient]:
     """A client of the API with the rights of a user."""
     async with httpx.AsyncClient(base_url=base_url, timeout=60) as client:
         answer = await client.post("/api/v1/token/auth", json={"username": username, "password": password})

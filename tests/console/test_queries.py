@@ -101,12 +101,16 @@ async def test_former_version_is_restored(page: Page, client: httpx.AsyncClient,
 
 
 @pytest.mark.console(71)
-async def test_saved_query_is_opened_in_the_editor(page: Page, client: httpx.AsyncClient):
+async def test_saved_query_is_opened_and_run_in_the_editor(page: Page, client: httpx.AsyncClient):
     await save(client, name="Answer", statement="SELECT 42 AS answer", connector="duckdb")
     await view(page, "Queries")
     await page.get_by_role("button", name="Answer", exact=True).click()
     await page.wait_for_url("**/editor")
     await expect(page.get_by_text("SELECT 42 AS answer")).to_be_visible()
+    await view(page, "Queries")
+    await page.get_by_role("button", name="Run Answer").click()
+    await page.wait_for_url("**/editor")
+    await expect(page.get_by_role("region", name="Result").get_by_text("42", exact=True)).to_be_visible()
 
 
 @pytest.mark.console(72)

@@ -60,7 +60,7 @@ function Chart({ rows, columns, count }: ChartProps) {
   );
   const source = isAll ? all : page;
   return (
-    <div class={styles.panel}>
+    <div class={styles.panel} aria-busy={source.isLoading}>
       <div class={styles.controls}>
         <ChartForm spec={spec} columns={columns} onChange={setChosen} />
         {count > PAGE_ROWS ? (

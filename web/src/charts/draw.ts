@@ -18,6 +18,8 @@ export interface Drawing {
   onPoint: (index: number | null) => void;
 }
 
+/** Distances of lines for whole numbers, which no half row can have: 1, 2, 5, 10, … */
+const WHOLE_STEPS = Array.from({ length: 16 }, (_, index) => [1, 2, 5].map((digit) => digit * 10 ** index)).flat();
 const NEAR_PX = 24;
 const LABEL_GAP_PX = 10;
 const ROTATED_SPACE_PX = 18;
@@ -30,14 +32,14 @@ export function draw(host: HTMLElement, drawing: Drawing): uPlot {
   const options: uPlot.Options = {
     width,
     height,
-    padding: [12, 16, 0, 0],
+    padding: [12, 28, 0, 0],
     legend: { show: false },
     tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
     scales: {
       x: { time: frame.axis === "time", range: (_plot, low, high) => padded(low, high, pad) },
       y: { range: (_plot, low, high) => amounts(low, high, isFilled) },
     },
-    axes: [xAxis(drawing), yAxis(look)],
+    axes: [xAxis(drawing), yAxis(frame, look)],
     series: [{}, ...frame.series.map((_, index) => seriesOf(drawing, index))],
     cursor: {
       y: false,
@@ -79,9 +81,13 @@ function seriesOf({ frame, kind, look }: Drawing, index: number): uPlot.Series {
   }
 }
 
-function yAxis(look: Look): uPlot.Axis {
+function yAxis(frame: Frame, look: Look): uPlot.Axis {
+  const isWhole = frame.series.every(({ values }) =>
+    values.every((value) => value === null || Number.isInteger(value)),
+  );
   return {
     ...axisLook(look),
+    ...(isWhole ? { incrs: WHOLE_STEPS } : {}),
     size: (_plot, values) => Math.max(44, 18 + Math.max(0, ...(values ?? []).map((text) => measured(text, look)))),
     values: (_plot, splits, _axis, _space, step) => numberTicks(splits, step),
   };

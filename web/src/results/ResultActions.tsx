@@ -4,17 +4,18 @@ import { linkOf } from "../queries/results.ts";
 import { ShareDialog } from "../queries/ShareDialog.tsx";
 import { Button, IconButton } from "../ui/Button.tsx";
 import { copyText } from "../ui/clipboard.ts";
+import { DownloadMenu } from "./DownloadMenu.tsx";
 import { ExportDialog } from "./ExportDialog.tsx";
 import type { Execution } from "./execution.ts";
 
 interface Props {
   execution: Execution;
-  /** Whether the result is the user's own: only owners share. */
-  isOwn?: boolean;
+  /** Whether another user has shared the result; only its owner can share it. */
+  isShared?: boolean;
 }
 
-/** What can be done with a result: export, share, and copy its link. */
-export function ResultActions({ execution, isOwn = true }: Props) {
+/** What can be done with a result: download, export, share, and copy its link. */
+export function ResultActions({ execution, isShared = false }: Props) {
   const [open, setOpen] = useState<"export" | "share" | null>(null);
   const rows = execution.rows.value;
   const operationId = execution.operationId.value;
@@ -22,16 +23,17 @@ export function ResultActions({ execution, isOwn = true }: Props) {
   const close = () => setOpen(null);
   return (
     <>
+      <DownloadMenu execution={execution} />
       <Button kind="quiet" onClick={() => setOpen("export")}>
         <HardDriveDownload size={16} aria-hidden />
         Export
       </Button>
-      {isOwn ? (
+      {isShared ? null : (
         <Button kind="quiet" onClick={() => setOpen("share")}>
           <Share2 size={16} aria-hidden />
           Share
         </Button>
-      ) : null}
+      )}
       <IconButton
         label="Copy the link of the result"
         onClick={() => void copyText(linkOf(operationId), "The link is in the clipboard.")}

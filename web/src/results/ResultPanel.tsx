@@ -2,11 +2,11 @@ import { useState } from "preact/hooks";
 import { lazy } from "preact-iso";
 import { EmptyState, ErrorMessage, Loading } from "../ui/States.tsx";
 import { Tabs } from "../ui/Tabs.tsx";
-import { DownloadMenu } from "./DownloadMenu.tsx";
 import type { Execution } from "./execution.ts";
 import { Grid } from "./Grid.tsx";
 import { LogPanel } from "./LogPanel.tsx";
 import { rowsText } from "./numbers.ts";
+import { ResultActions } from "./ResultActions.tsx";
 import styles from "./ResultPanel.module.css";
 import type { RowSource } from "./rows.ts";
 import { StatusBar } from "./StatusBar.tsx";
@@ -37,7 +37,7 @@ export function ResultPanel({ execution, isShared = false }: Props) {
         <Tabs label="Result" tabs={tabs} selected={tab} onSelect={setTab} />
         <StatusBar execution={execution} />
         <div class={styles.actions}>
-          <DownloadMenu execution={execution} />
+          <ResultActions execution={execution} isShared={isShared} />
         </div>
       </div>
       <Notices execution={execution} />
