@@ -22,7 +22,7 @@ async def test_each_file_example_runs(server: Server, target: Path, monkeypatch:
     (target / "sales.csv").write_text("id,price\n1,2.50\n2,3.75\n")
     text = README.read_text(encoding="utf-8")
     blocks = re.findall(r"^```python files\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    assert len(blocks) == 7
+    assert len(blocks) == 8
     async with connect(server.url, token=token, retries=QUICK) as db:
         for block in blocks:
             names = {"db": db}

@@ -1,6 +1,7 @@
 """Imports files into tables: delimited text, Excel, Parquet, Arrow, Avro, JSON Lines (Contract importer).
 
-A file is either local, and then uploaded first, or in one of the stores of the server.
+A file is either local, and then uploaded first, or in one of the stores of the server. Data frames are uploaded as
+Arrow streams (`frames.py`).
 """
 
 import datetime as dt
@@ -8,10 +9,11 @@ import json
 import re
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from queryserver_client.errors import ConfigurationError
 from queryserver_client.exports import parts_of
+from queryserver_client.frames import Frame, is_frame, spooled
 from queryserver_client.statement import Statement, canceling
 from queryserver_client.status import moment
 from queryserver_client.submitted import OnLog, OnProgress
@@ -150,24 +152,35 @@ class Start(Protocol):
 
 
 class Imports:
-    """Implements `Connection.imports`. A source is a local path, bytes, a file object, or a store path.
+    """Implements `Connection.imports`. A source is a local path, bytes, a file object, a store path, or a data frame.
 
-    A string is a store path if it starts with a scheme such as `s3a://`, or if `is_remote` is set.
+    A string is a store path if it starts with a scheme such as `s3a://`, or if `is_remote` is set. A data frame is an
+    object with the Arrow PyCapsule interface (`__arrow_c_stream__`), such as one of pandas or polars, or a pyarrow
+    table. It needs pyarrow. Its columns keep their types; an index of pandas is left out.
     """
 
     def __init__(self, transport: Transport, start: Start) -> None:
         self._transport = transport
         self._start = start
 
-    async def upload(self, source: Source, *, name: str | None = None, on_bytes: OnBytes | None = None) -> ImportFile:
-        """Upload a local file that several calls will use. After a lost connection, the upload starts again."""
+    async def upload(
+        self, source: "Source | Frame", *, name: str | None = None, on_bytes: OnBytes | None = None
+    ) -> ImportFile:
+        """Upload a local file, or a data frame, that several calls will use.
+
+        After a lost connection, the upload starts again. Raises MissingPackage and ConversionFailed for data frames.
+        """
+        if is_frame(source):
+            async with spooled(cast("Frame", source)) as file:
+                return await self.upload(file, name=name or "frame.arrows", on_bytes=on_bytes)
+        source = cast("Source", source)
         async with opened(source) as content:
             files = {"file": (name or name_of(source) or "file", content.body(on_bytes))}
             call = Call("POST", "importer/upload/file/", files=files, is_repeatable=True, wait_s=_WORKED_WITHIN_S)
             body: ImportedFile = (await self._transport.send(call)).json()
         return ImportFile(body["file_path"], "local", body["size"], moment(body["expires_at"]))
 
-    async def guess(self, source: "ImportFile | Source", *, is_remote: bool = False) -> Guess:
+    async def guess(self, source: "ImportFile | Source | Frame", *, is_remote: bool = False) -> Guess:
         """Detect the type of a file, and its separators or sheets."""
         return await self._guess(await self._file(source, is_remote), None)
 
@@ -182,14 +195,14 @@ class Imports:
         return Guess(options, sheets, body.get("confidence", 1.0))
 
     async def options(
-        self, source: "ImportFile | Source", options: FileOptions | None = None, *, is_remote: bool = False
+        self, source: "ImportFile | Source | Frame", options: FileOptions | None = None, *, is_remote: bool = False
     ) -> FileOptions:
         """Return the file options for `preview` and `load`. Options that are not set in `options` are detected."""
         return await self._detected(await self._file(source, is_remote), options or FileOptions())
 
     async def preview(
         self,
-        source: "ImportFile | Source",
+        source: "ImportFile | Source | Frame",
         connector: str,
         *,
         options: FileOptions | None = None,
@@ -214,7 +227,7 @@ class Imports:
 
     async def submit(
         self,
-        source: "ImportFile | Source",
+        source: "ImportFile | Source | Frame",
         target: str | Sequence[str],
         *,
         if_exists: IfExists = "error",
@@ -245,7 +258,7 @@ class Imports:
 
     async def load(
         self,
-        source: "ImportFile | Source",
+        source: "ImportFile | Source | Frame",
         target: str | Sequence[str],
         *,
         if_exists: IfExists = "error",
@@ -257,15 +270,15 @@ class Imports:
         on_progress: OnProgress | None = None,
         on_log: OnLog | None = None,
     ) -> Loaded:
-        """Create a table from a file, or append the rows to a table, and wait for completion.
+        """Create a table from a file or data frame, or append the rows to a table, and wait for completion.
 
         `target` is `connector.table` or `connector.database.table`, or a sequence of these names if one contains a dot.
         `columns` are the columns in table order, by default all columns of the file. `max_bad_rows` is the maximum
         number of invalid rows, which are skipped and logged: -1 for no limit, None for a few. A failed import leaves
         nothing behind. Canceling the waiting task cancels the import.
 
-        Raises ApiError (`table_exists`, `file_not_found`, …) if the import cannot be started, and StatementError if it
-        fails later.
+        Raises ApiError (`table_exists`, `file_not_found`, …) if the import cannot be started, StatementError if it
+        fails later, and ConversionFailed if a column of a data frame cannot be represented as Arrow.
         """
         statement = await self.submit(
             source,
@@ -283,7 +296,7 @@ class Imports:
             counts["table"], counts["rows_read"], counts["rows_loaded"], counts["rows_bad"], statement.operation_id
         )
 
-    async def _file(self, source: "ImportFile | Source", is_remote: bool) -> ImportFile:
+    async def _file(self, source: "ImportFile | Source | Frame", is_remote: bool) -> ImportFile:
         if isinstance(source, ImportFile):
             return source
         if isinstance(source, str) and (is_remote or _STORE.match(source)):
