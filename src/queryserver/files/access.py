@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from types import MappingProxyType
 
 from queryserver import errors
@@ -21,7 +22,16 @@ from queryserver.files.model import (
     StorageUser,
     Transfer,
 )
-from queryserver.files.protocol import ClusterFileSystem, FileSystem, Storage, TrashStorage
+from queryserver.files.protocol import (
+    ClusterFileSystem,
+    FileSystem,
+    ModeStorage,
+    OwnedStorage,
+    ReplicatedStorage,
+    Storage,
+    SummarizedStorage,
+    TrashStorage,
+)
 from queryserver.identity.model import User, UsernameRule
 from queryserver.identity.repository import AccountRepository
 from queryserver.platform.caches import LruCache
@@ -242,6 +252,16 @@ class Cluster:
         return self.facts is not None and self.facts.is_superuser
 
 
+class Feature(StrEnum):
+    """Optional calls of stores (Contract storage 5.1)."""
+
+    SUMMARY = "summary"
+    PERMISSIONS = "permissions"
+    OWNERS = "owners"
+    RECURSIVE = "recursive"
+    REPLICATION = "replication"
+
+
 @dataclass(frozen=True, slots=True)
 class AvailableFileSystem:
     """A store available to the caller. `home` need not exist; `cluster` is None for all stores except HDFS."""
@@ -251,6 +271,20 @@ class AvailableFileSystem:
     cluster: Cluster | None
     has_trash: bool = False
     """Whether deletion moves entries to a trash by default."""
+    features: Sequence[Feature] = ()
+    """Optional calls that the store supports, in the order of `Feature`."""
+
+
+def _features(caller: Caller, file_system: FileSystem) -> Sequence[Feature]:
+    storage = file_system.as_user(caller.acting)
+    is_supported = {
+        Feature.SUMMARY: isinstance(storage, SummarizedStorage),
+        Feature.PERMISSIONS: isinstance(storage, ModeStorage),
+        Feature.OWNERS: isinstance(storage, OwnedStorage),
+        Feature.RECURSIVE: isinstance(storage, ModeStorage) and file_system.traits.changes_modes_of_trees,
+        Feature.REPLICATION: isinstance(storage, ReplicatedStorage),
+    }
+    return [feature for feature, supported in is_supported.items() if supported]
 
 
 class FileSystems:
@@ -269,7 +303,7 @@ class FileSystems:
     async def _available(self, caller: Caller, file_system: FileSystem) -> AvailableFileSystem:
         home, cluster = self._stores.home(caller, file_system.scheme), await self.cluster(caller, file_system)
         has_trash = file_system.traits.deletes_to_trash and (cluster is None or cluster.is_trash_enabled)
-        return AvailableFileSystem(file_system.scheme, home, cluster, has_trash)
+        return AvailableFileSystem(file_system.scheme, home, cluster, has_trash, _features(caller, file_system))
 
     async def cluster(self, caller: Caller, file_system: FileSystem) -> Cluster | None:
         """Return cluster information at most 60 s old, or None for stores other than HDFS."""

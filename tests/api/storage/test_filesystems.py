@@ -112,6 +112,23 @@ async def test_filesystems_list_every_store_with_home_and_config(api: Api) -> No
     assert [entry["has_trash"] for entry in entries] == [True, False, False, False, True]
 
 
+@pytest.mark.storage(105)
+async def test_filesystems_list_the_optional_calls_of_each_store(api: Api) -> None:
+    ana = await api.user("ana")
+    supports = {entry["name"]: entry["supports"] for entry in await told(ana)}
+    assert supports["hdfs"] == ["summary", "permissions", "owners", "recursive", "replication"]
+    assert supports["file"] == ["summary", "permissions", "recursive"]
+    assert supports["s3a"] == []
+    for store, path in (("s3a", "s3a://lake/x"), ("file", f"file:///user/{ana.username}")):
+        for feature, call, fields in (
+            ("owners", "chown", {"user": "ana"}),
+            ("replication", "replication", {"replication_factor": 2}),
+        ):
+            response = await ana.post_json(f"storage/{call}", path=path, **fields)
+            assert feature not in supports[store]
+            assert response.status_code == 501
+
+
 @pytest.mark.storage(19)
 async def test_only_hdfs_superusers_see_all_user_names(api: Api, cluster: ScriptedCluster) -> None:
     ana, admin = await api.user("ana", groups=("analysts",)), await api.user("admin", admin=True)

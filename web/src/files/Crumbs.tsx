@@ -1,6 +1,6 @@
 import { ChevronRight } from "lucide-preact";
-import styles from "./files.module.css";
 import { addressOf, crumbsOf } from "./paths.ts";
+import styles from "./picker.module.css";
 
 interface Props {
   path: string;

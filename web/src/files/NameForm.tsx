@@ -1,7 +1,7 @@
 import { useState } from "preact/hooks";
 import { Button } from "../ui/Button.tsx";
 import { TextField } from "../ui/Field.tsx";
-import styles from "./files.module.css";
+import styles from "./picker.module.css";
 
 interface Props {
   label: string;

@@ -6,11 +6,11 @@ import { SelectField, TextField } from "../ui/Field.tsx";
 import { ErrorMessage, Loading } from "../ui/States.tsx";
 import { notifyProblem } from "../ui/Toasts.tsx";
 import { Crumbs } from "./Crumbs.tsx";
-import styles from "./files.module.css";
 import { type Entry, useListing } from "./listing.ts";
 import { NameForm } from "./NameForm.tsx";
 import { PickerList } from "./PickerList.tsx";
 import { isRoot, join, parentOf, rootOf } from "./paths.ts";
+import styles from "./picker.module.css";
 import { type Store, storeOf, TITLES, useStores } from "./stores.ts";
 
 interface Props {

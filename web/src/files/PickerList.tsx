@@ -1,9 +1,12 @@
+// biome-ignore-all lint/a11y/useSemanticElements: an <option> cannot hold an icon
+// biome-ignore-all lint/a11y/useKeyWithClickEvents: the list handles the keys of its active row
+// biome-ignore-all lint/a11y/useFocusableInteractive: the list has the focus, with aria-activedescendant
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { useEffect, useId, useRef, useState } from "preact/hooks";
 import { EmptyState, ErrorMessage, Loading } from "../ui/States.tsx";
 import { EntryIcon } from "./EntryIcon.tsx";
-import styles from "./files.module.css";
 import type { Entry, Listing } from "./listing.ts";
+import styles from "./picker.module.css";
 
 interface Props {
   listing: Listing;
@@ -98,8 +101,6 @@ interface OptionProps {
 
 function Option({ id, entry, top, isActive, isChosen, isDisabled, onChoose }: OptionProps) {
   return (
-    // biome-ignore lint/a11y/useKeyWithClickEvents: the list handles the keys of its active option
-    // biome-ignore lint/a11y/useFocusableInteractive: the list has the focus, with aria-activedescendant
     <div
       id={id}
       role="option"

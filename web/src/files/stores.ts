@@ -44,3 +44,8 @@ export function storeOf(path: string, all: readonly Store[]): Store | undefined 
   const root = rootOf(path);
   return all.find((store) => rootOf(store.user_home_directory) === root);
 }
+
+/** Return whether the store has an optional call. */
+export function supports(store: Store | undefined, feature: Store["supports"][number]): boolean {
+  return store?.supports.includes(feature) ?? false;
+}

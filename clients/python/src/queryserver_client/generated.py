@@ -1668,6 +1668,7 @@ class Filesystem(TypedDict):
     name: str
     user_home_directory: str
     has_trash: bool
+    supports: list[Literal["summary", "permissions", "owners", "recursive", "replication"]]
     config: FilesystemConfig
 
 

@@ -1704,6 +1704,7 @@ class Filesystem(WireModel):
     name: str
     user_home_directory: str
     has_trash: bool
+    supports: list[Annotated[str, one_of("summary", "permissions", "owners", "recursive", "replication")]]
     config: FilesystemConfig
 
 

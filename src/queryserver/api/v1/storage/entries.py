@@ -380,6 +380,7 @@ def _file_system(known: AvailableFileSystem) -> wire.Filesystem:
         name=known.scheme.value,
         user_home_directory=str(known.home),
         has_trash=known.has_trash,
+        supports=[feature.value for feature in known.features],
         config=wire.FilesystemConfig(
             is_trash_enabled=cluster.is_trash_enabled if cluster else known.has_trash,
             is_hdfs_superuser=cluster is not None and cluster.is_superuser,
