@@ -15,7 +15,7 @@ import { type Listing, type SortKey, useListing } from "./listing.ts";
 import { addressOf, isInTrash, isRoot, parentOf } from "./paths.ts";
 import { SelectionBar } from "./SelectionBar.tsx";
 import { Selection } from "./selection.ts";
-import type { Store } from "./stores.ts";
+import { type Store, supports } from "./stores.ts";
 import { completed, upload } from "./uploads.ts";
 
 interface Props {
@@ -82,6 +82,7 @@ export function DirectoryView({ path, sort, store, ofFile }: Props) {
       {intent ? (
         <IntentDialog
           {...{ intent, hasTrash }}
+          isRecursive={supports(store, "recursive")}
           directory={path}
           onClose={() => setIntent(null)}
           onChanged={() => setRound((before) => before + 1)}

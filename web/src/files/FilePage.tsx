@@ -46,6 +46,7 @@ export function FilePage({ path, store }: { path: string; store: Store | undefin
           intent={intent}
           directory={parentOf(path)}
           hasTrash={store?.has_trash ?? false}
+          isRecursive={false}
           onClose={() => setIntent(null)}
           onChanged={() => route(addressOf(parentOf(path)), true)}
         />

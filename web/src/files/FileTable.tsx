@@ -154,7 +154,6 @@ function Row({ id, index, top, entry, selection, onOpen }: RowProps) {
           aria-label={entry ? `Select ${entry.name}` : "Loading"}
           checked={isSelected}
           disabled={entry === undefined}
-          onClick={(event) => event.stopPropagation()}
           onChange={() => selection.toggle(index)}
         />
       </div>
@@ -168,7 +167,7 @@ function Cells({ entry }: { entry: Entry }) {
     <>
       <div role="gridcell" class={styles.name}>
         <EntryIcon entry={entry} />
-        <a href={addressOf(entry.path)} tabIndex={-1} title={entry.name} onClick={(event) => event.stopPropagation()}>
+        <a href={addressOf(entry.path)} tabIndex={-1} title={entry.name}>
           <bdi>{entry.name}</bdi>
         </a>
       </div>
@@ -189,6 +188,7 @@ function Cells({ entry }: { entry: Entry }) {
 }
 
 function select(event: TargetedMouseEvent<HTMLElement>, selection: Selection, index: number): void {
+  if (event.target instanceof Element && event.target.closest("a, input")) return;
   if (event.shiftKey) selection.extend(index).catch(notifyProblem);
   else if (event.ctrlKey || event.metaKey) selection.toggle(index);
   else selection.only(index);

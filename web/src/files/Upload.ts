@@ -2,8 +2,7 @@
 import { computed, signal } from "@preact/signals";
 import { api, data } from "../api/client.ts";
 import { ApiError, asApiError } from "../api/errors.ts";
-import { newKey } from "../api/keys.ts";
-import { allParts, arrivedBytes, type PartPlan, pauseMs, planOf, rangeOf, sha256 } from "./parts.ts";
+import { allParts, arrivedBytes, newUuid, type PartPlan, pauseMs, planOf, rangeOf, sha256 } from "./parts.ts";
 
 /**
  * `waiting`: for other files. `offline`: until the server answers again. `detached`: the page was reloaded, and the
@@ -79,7 +78,7 @@ export class Upload {
   resume(overwrite = false): void {
     if (overwrite) {
       // The first part fixes whether a file is replaced.
-      this.#record = { ...this.#record, id: newKey(), overwrite: true };
+      this.#record = { ...this.#record, id: newUuid(), overwrite: true };
       this.#startOver();
     }
     this.problem.value = null;

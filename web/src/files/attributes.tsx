@@ -19,7 +19,13 @@ function bitOf(who: number, what: number): number {
   return 1 << (8 - 3 * who - what);
 }
 
-export function PermissionsDialog({ entries, onClose, apply }: ChangeProps & { entries: readonly Entry[] }) {
+interface AttributeProps extends ChangeProps {
+  entries: readonly Entry[];
+  /** Whether the store changes whole trees. */
+  isRecursive: boolean;
+}
+
+export function PermissionsDialog({ entries, isRecursive, onClose, apply }: AttributeProps) {
   const [mode, setMode] = useState((entries[0]?.mode ?? 0) & 0o1777);
   const [recursive, setRecursive] = useState(false);
   const check = (bit: number, label: string) => (
@@ -42,12 +48,12 @@ export function PermissionsDialog({ entries, onClose, apply }: ChangeProps & { e
         ))}
       </div>
       {check(STICKY, "Only owners delete entries (sticky)")}
-      <Recursive entries={entries} checked={recursive} onChange={setRecursive} />
+      {isRecursive ? <Recursive entries={entries} checked={recursive} onChange={setRecursive} /> : null}
     </Dialog>
   );
 }
 
-export function OwnerDialog({ entries, onClose, apply }: ChangeProps & { entries: readonly Entry[] }) {
+export function OwnerDialog({ entries, isRecursive, onClose, apply }: AttributeProps) {
   const [user, setUser] = useState(entries[0]?.user ?? "");
   const [group, setGroup] = useState(entries[0]?.group ?? "");
   const [recursive, setRecursive] = useState(false);
@@ -64,7 +70,7 @@ export function OwnerDialog({ entries, onClose, apply }: ChangeProps & { entries
     >
       <TextField label="User" value={user} autofocus onInput={(event) => setUser(event.currentTarget.value)} />
       <TextField label="Group" value={group} onInput={(event) => setGroup(event.currentTarget.value)} />
-      <Recursive entries={entries} checked={recursive} onChange={setRecursive} />
+      {isRecursive ? <Recursive entries={entries} checked={recursive} onChange={setRecursive} /> : null}
     </Dialog>
   );
 }

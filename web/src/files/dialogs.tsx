@@ -21,13 +21,15 @@ interface Props {
   directory: string;
   /** Whether deleted entries go to a trash. */
   hasTrash: boolean;
+  /** Whether permissions and owners of whole trees can be changed. */
+  isRecursive: boolean;
   onClose: () => void;
   /** Called after a change, with what it came to. */
   onChanged: () => void;
 }
 
 /** The dialog of an intent. */
-export function IntentDialog({ intent, directory, hasTrash, onClose, onChanged }: Props) {
+export function IntentDialog({ intent, directory, hasTrash, isRecursive, onClose, onChanged }: Props) {
   const apply = (change: Promise<boolean>) => {
     onClose();
     void change.then(onChanged);
@@ -45,9 +47,9 @@ export function IntentDialog({ intent, directory, hasTrash, onClose, onChanged }
     case "purge":
       return <PurgeDialog directory={directory} onClose={onClose} apply={apply} />;
     case "permissions":
-      return <PermissionsDialog entries={intent.entries} onClose={onClose} apply={apply} />;
+      return <PermissionsDialog {...{ isRecursive, onClose, apply }} entries={intent.entries} />;
     case "owner":
-      return <OwnerDialog entries={intent.entries} onClose={onClose} apply={apply} />;
+      return <OwnerDialog {...{ isRecursive, onClose, apply }} entries={intent.entries} />;
     case "replication":
       return <ReplicationDialog entry={intent.entry} onClose={onClose} apply={apply} />;
     case "size":

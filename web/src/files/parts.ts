@@ -1,4 +1,5 @@
 /** How a file is cut into the parts of an upload (Contract storage 9.2), and what is left to send. */
+import { newKey } from "../api/keys.ts";
 
 export interface PartPlan {
   size: number;
@@ -49,4 +50,12 @@ export async function sha256(bytes: ArrayBuffer): Promise<string | null> {
   if (!globalThis.isSecureContext || globalThis.crypto?.subtle === undefined) return null;
   const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
   return Array.from(digest, (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+/** Return a random UUID, also on pages without https. */
+export function newUuid(): string {
+  const digits = newKey();
+  const variant = ((Number.parseInt(digits.slice(16, 18), 16) & 0x3f) | 0x80).toString(16);
+  const groups = [digits.slice(0, 8), digits.slice(8, 12), `4${digits.slice(13, 16)}`, variant + digits.slice(18, 20)];
+  return [...groups, digits.slice(20)].join("-");
 }

@@ -1,9 +1,8 @@
 /** The uploads of this page. They go on while other views are open, and are found again after a reload. */
 import { computed, effect, signal } from "@preact/signals";
 import { isRecord } from "../api/errors.ts";
-import { newKey } from "../api/keys.ts";
 import { config } from "../app/config.ts";
-import { planOf } from "./parts.ts";
+import { newUuid, planOf } from "./parts.ts";
 import { Upload, type UploadRecord } from "./Upload.ts";
 
 /** Two files with two parts each leave two of the browser's six connections for other calls. */
@@ -65,7 +64,7 @@ function pump(): void {
 function recordOf(file: File, directory: string): UploadRecord {
   const preferred = config.peek()?.storage_browser.file_upload_chunk_size ?? DEFAULT_PART_BYTES;
   return {
-    id: newKey(),
+    id: newUuid(),
     name: file.name,
     size: file.size,
     lastModified: file.lastModified,
