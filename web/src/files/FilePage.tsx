@@ -2,6 +2,7 @@ import { useState } from "preact/hooks";
 import { useLocation } from "preact-iso";
 import { api, data } from "../api/client.ts";
 import { startDownload } from "../app/download.ts";
+import { at } from "../app/prefix.ts";
 import { Button } from "../ui/Button.tsx";
 import { ErrorMessage, Loading } from "../ui/States.tsx";
 import { Tabs } from "../ui/Tabs.tsx";
@@ -56,8 +57,12 @@ export function FilePage({ path, store }: { path: string; store: Store | undefin
 }
 
 function FileButtons({ entry, onIntent }: { entry: Entry; onIntent: (intent: Intent) => void }) {
+  const { route } = useLocation();
   return (
     <>
+      {kindOf(entry.name) === "table" ? (
+        <Button onClick={() => route(`${at("/import")}?path=${encodeURIComponent(entry.path)}`)}>Import</Button>
+      ) : null}
       <Button onClick={() => onIntent({ kind: "rename", entry })}>Rename</Button>
       <Button kind="danger" onClick={() => onIntent({ kind: "delete", entries: [entry] })}>
         Delete

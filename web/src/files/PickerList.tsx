@@ -47,6 +47,11 @@ export function PickerList({ listing, mode, value, onChoose, onParent }: Props) 
     event.preventDefault();
   };
   if (listing.problem.value) return <ErrorMessage problem={listing.problem.value} onRetry={() => listing.retry()} />;
+  if (!total) {
+    return (
+      <div class={styles.pickerList}>{total === null ? <Loading /> : <EmptyState title="Nothing is here." />}</div>
+    );
+  }
   return (
     <div
       ref={box}
@@ -57,8 +62,6 @@ export function PickerList({ listing, mode, value, onChoose, onParent }: Props) 
       aria-activedescendant={listing.entry(active) ? `${id}-${active}` : undefined}
       onKeyDown={press}
     >
-      {total === null ? <Loading /> : null}
-      {total === 0 ? <EmptyState title="Nothing is here." /> : null}
       <Spacer height={rows.getTotalSize()}>
         {shown.map((row) => {
           const entry = listing.entry(row.index);

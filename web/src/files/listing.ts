@@ -1,6 +1,6 @@
 /** A directory that is loaded in pages while it is scrolled. Of 100,000 entries, only some pages are held. */
 import { signal } from "@preact/signals";
-import { useEffect, useMemo } from "preact/hooks";
+import { useEffect, useMemo, useRef } from "preact/hooks";
 import { api, data, type Schemas } from "../api/client.ts";
 import { isAbort } from "../api/errors.ts";
 
@@ -113,11 +113,21 @@ export class Listing {
   }
 }
 
-/** Return the listing of a directory; another query or round starts a new one. Calls end with the component. */
+/**
+ * Return the listing of a directory; another query or round starts a new one. While it loads in the same order, the
+ * previous listing stays. Calls end with the component.
+ */
 export function useListing(query: ListingQuery, round = 0): Listing {
   const key = JSON.stringify([query.path, query.sortby, query.descending, query.filter, round]);
   // biome-ignore lint/correctness/useExhaustiveDependencies: the key holds the fields of the query
-  const listing = useMemo(() => new Listing(query), [key]);
-  useEffect(() => () => listing.end(), [listing]);
-  return listing;
+  const latest = useMemo(() => new Listing(query), [key]);
+  useEffect(() => () => latest.end(), [latest]);
+  const shown = useRef(latest);
+  const isLoaded = latest.total.value !== null || latest.problem.value !== null;
+  if (isLoaded || !isSameOrder(shown.current.query, latest.query)) shown.current = latest;
+  return shown.current;
+}
+
+function isSameOrder(one: ListingQuery, other: ListingQuery): boolean {
+  return one.path === other.path && one.sortby === other.sortby && one.descending === other.descending;
 }

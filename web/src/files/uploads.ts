@@ -8,15 +8,17 @@ import { Upload, type UploadRecord } from "./Upload.ts";
 /** Two files with two parts each leave two of the browser's six connections for other calls. */
 const FILES_AT_ONCE = 2;
 const DEFAULT_PART_BYTES = 5 * 1024 * 1024;
+const NOTICE_MS = 1000;
 const KEY = "queryserver.uploads";
 
 export const uploads = signal<readonly Upload[]>(stored());
-/** Counts the completed files, so that listings can be loaded again. */
+/** Changes after files were completed, at most once a second, so that listings can be loaded again. */
 export const completed = signal(0);
 
 const openRecords = computed(() => uploads.value.filter((one) => one.isOpen.value).map((one) => one.record));
 const isBusy = computed(() => uploads.value.some((one) => ["running", "offline", "waiting"].includes(one.state.value)));
 const running = new Set<Upload>();
+let isNoticeDue = false;
 
 effect(() => sessionStorage.setItem(KEY, JSON.stringify(openRecords.value)));
 effect(() => (isBusy.value ? addEventListener("beforeunload", warn) : removeEventListener("beforeunload", warn)));
@@ -55,10 +57,19 @@ function pump(): void {
     running.add(one);
     void one.run().finally(() => {
       running.delete(one);
-      if (one.state.peek() === "done") completed.value += 1;
+      if (one.state.peek() === "done") noteCompleted();
       pump();
     });
   }
+}
+
+function noteCompleted(): void {
+  if (isNoticeDue) return;
+  isNoticeDue = true;
+  setTimeout(() => {
+    isNoticeDue = false;
+    completed.value += 1;
+  }, NOTICE_MS);
 }
 
 function recordOf(file: File, directory: string): UploadRecord {
