@@ -26,11 +26,13 @@ from queryserver.connectors.model import Connector
 from queryserver.connectors.sources import EMBEDDED, configured_connectors
 from queryserver.engines.connections import MEMORY
 from queryserver.engines.protocol import EngineCapabilities
-from queryserver.errors.base import ConfigurationError, QueryServerError
+from queryserver.errors.base import ConfigurationError, IssuerUnavailable, QueryServerError
 from queryserver.errors.files import StorageError
 from queryserver.files.build import BUILDERS
 from queryserver.identity.build import AUTHENTICATORS, BACKENDS
 from queryserver.identity.external_keys import KeyServers
+from queryserver.identity.issuer import DISCOVERY_PATH, Provider
+from queryserver.identity.issuer_http import IssuerHttp
 from queryserver.identity.model import is_import_path
 from queryserver.identity.plug_ins import open_plug_in
 from queryserver.identity.threads import LimitedThreads
@@ -49,6 +51,7 @@ _GIB = 1024**3
 _CONNECTIONS = "desktop.max_connections"
 
 KEY_SERVERS = "desktop.auth.jwt.key_server_url"
+LOGIN_ISSUER = "desktop.auth.oidc.client_id"
 _SMTP_HOST = "desktop.smtp.host"
 
 _REPORT_WITHIN_S = 28.0
@@ -220,6 +223,8 @@ async def _online_checks(settings: Settings, results: Check) -> Sequence[Iterabl
         checks.append((BROKER, check_broker))
     if settings.desktop.auth.jwt.key_server_url:
         checks.append((KEY_SERVERS, check_key_servers))
+    if settings.desktop.auth.oidc.client_id:
+        checks.append((LOGIN_ISSUER, check_login_issuer))
     if settings.desktop.smtp.host:
         checks.append((_SMTP_HOST, check_smtp))
     return await asyncio.gather(*(_in_time(key, check(settings)) for key, check in checks))
@@ -389,6 +394,20 @@ async def _gives_keys(settings: Settings, url: str) -> bool:
         return bool(await server.fetch())
     finally:
         await server.aclose()
+
+
+async def check_login_issuer(settings: Settings) -> Iterable[SettingsFinding]:
+    """Check whether the issuer at which users log in returns its endpoints. The log has the reason of a failure."""
+    auth = settings.desktop.auth
+    provider = Provider(auth.jwt, auth.oidc, IssuerHttp(address_rules(settings), ca=auth.jwt.key_server_ca))
+    try:
+        await provider.endpoints()
+    except IssuerUnavailable:
+        text = f"{auth.jwt.issuer}{DISCOVERY_PATH} is not the discovery document of this issuer."
+        return [SettingsFinding.error(LOGIN_ISSUER, text)]
+    finally:
+        await provider.aclose()
+    return []
 
 
 async def plugin_findings(settings: Settings) -> Sequence[SettingsFinding]:

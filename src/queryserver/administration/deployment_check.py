@@ -11,7 +11,13 @@ from statistics import median
 from types import MappingProxyType
 
 from queryserver import errors
-from queryserver.administration.configuration_check import check_key_servers, check_results, check_smtp, is_file
+from queryserver.administration.configuration_check import (
+    check_key_servers,
+    check_login_issuer,
+    check_results,
+    check_smtp,
+    is_file,
+)
 from queryserver.administration.doctor import Finding, of_settings
 from queryserver.connectors.connection_tests import ConnectionTestOutcome, ConnectionTests
 from queryserver.connectors.engine_builders import EngineBuilder
@@ -56,6 +62,7 @@ _REASONS: Mapping[str, tuple[str, str]] = MappingProxyType(
 """By the class name of an error's cause: what PostgreSQL does, and the remedy."""
 
 ENGINES, STORES, RESULTS, MAIL, KEY_SERVERS = "engines", "file stores", "results", "mail", "key servers"
+LOGIN_ISSUER = "login issuer"
 
 _AT_ONCE = 16
 _STORE_WITHIN_S = 10.0
@@ -285,6 +292,11 @@ async def examine_results(settings: Settings) -> Iterable[Finding]:
 async def examine_mail(settings: Settings) -> Iterable[Finding]:
     """Connect to the mail server and log in, without sending mail."""
     return await of_settings(MAIL, check_smtp(settings), "The mail server accepted the login in {} ms.".format)
+
+
+async def examine_login_issuer(settings: Settings) -> Iterable[Finding]:
+    found = "The issuer returned its endpoints in {} ms."
+    return await of_settings(LOGIN_ISSUER, check_login_issuer(settings), found.format)
 
 
 async def examine_key_servers(settings: Settings) -> Iterable[Finding]:

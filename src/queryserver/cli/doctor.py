@@ -225,6 +225,8 @@ def _independent_checks(settings: Settings, user: "User") -> "Iterator[AreaCheck
         yield AreaCheck(deployment_check.MAIL, partial(deployment_check.examine_mail, settings))
     if settings.desktop.auth.jwt.key_server_url:
         yield AreaCheck(deployment_check.KEY_SERVERS, partial(deployment_check.examine_key_servers, settings))
+    if settings.desktop.auth.oidc.client_id:
+        yield AreaCheck(deployment_check.LOGIN_ISSUER, partial(deployment_check.examine_login_issuer, settings))
     yield AreaCheck("disk", partial(configuration_check.examine_disks, settings))
     yield AreaCheck("confinement", configuration_check.examine_confinement)
 

@@ -15,6 +15,7 @@ from aiosmtpd.smtp import SMTP
 from pydantic import SecretStr
 from tests.api.configuration.conftest import Opener
 from tests.api.driving import Caller
+from tests.fakes.provider import Provider
 from tests.fixtures.database import execute
 from tests.ports import free_port
 
@@ -386,3 +387,23 @@ async def test_mail_server_check_connects_without_sending_email(read: Reader) ->
         assert len(refused) == 1
         assert "planted" not in refused[0]
     assert Mails.seen == 0
+
+
+async def test_login_issuer_must_return_its_own_discovery_document(read: Reader) -> None:
+    provider = Provider()
+    async with provider.serving() as issuer:
+        settings = read(
+            f"""
+[desktop.auth.jwt]
+key_server_url = ["{issuer}/keys"]
+issuer = "{issuer}"
+audience = "a"
+[desktop.auth.oidc]
+client_id = "console"
+"""
+        )
+        assert [line for line in await lines(settings) if "oidc" in line] == []
+        provider.document["issuer"] = "https://other.example"
+        (found,) = (line for line in await lines(settings) if "oidc" in line)
+        document = f"{issuer}/.well-known/openid-configuration"
+        assert found == f"error desktop.auth.oidc.client_id: {document} is not the discovery document of this issuer."

@@ -191,6 +191,10 @@ def test_short_or_sample_secret_key_is_refused(read: Reader, key: str) -> None:
     assert key not in problem
 
 
+EXTERNAL = "[desktop.auth.jwt]\nkey_server_url = 'https://k'\naudience = 'a'\nissuer = '{}'"
+"""External tokens of an issuer."""
+
+
 @pytest.mark.parametrize(
     ("toml", "key"),
     [
@@ -205,6 +209,14 @@ def test_short_or_sample_secret_key_is_refused(read: Reader, key: str) -> None:
             "[desktop.auth.jwt]\nkey_server_url = 'http://k.example'\nissuer = 'i'\naudience = 'a'",
             "desktop.auth.jwt.key_server_url",
         ),
+        ("[desktop.auth.oidc]\nclient_id = 'c'", "desktop.auth.oidc.client_id"),
+        (f"{EXTERNAL.format('*')}\n[desktop.auth.oidc]\nclient_id = 'c'", "desktop.auth.oidc.client_id"),
+        (f"{EXTERNAL.format('http://i.example')}\n[desktop.auth.oidc]\nclient_id = 'c'", "desktop.auth.oidc.client_id"),
+        (
+            f"{EXTERNAL.format('https://i')}\n[desktop.auth.oidc]\nclient_id = 'c'\nscopes = ['email']",
+            "desktop.auth.oidc.scopes",
+        ),
+        ("[desktop.auth.oidc]\nredirect_url = 'http://sql.example/'", "desktop.auth.oidc.redirect_url"),
         ("[desktop.ldap]\nldap_url = 'ldap://d'\nuse_start_tls = false", "desktop.ldap.use_start_tls"),
         ("[desktop.smtp]\nhost = 'mail.example'\ntls = 'none'", "desktop.smtp.tls"),
         ("[desktop.task_server]\nbeat_enabled = true", "desktop.task_server.beat_enabled"),
