@@ -377,6 +377,7 @@ class TestTime:
     async def test_time_limit_stops_the_statement(self, ana: Caller, dialect: Dialect):
         body = await ana.run(dialect, dialect.slow, timeout=1)
         assert (body["status"], body["code"], body["query_status"]["state"]) == (-4, "statement_timeout", "timed_out")
+        assert body["message"] == "The statement exceeded its time limit of 1 s."
         assert body["query_status"]["status"] == "failed"
         assert (await ana.history())["history"][0]["data"]["status"] == "failed"
         # The session accepts the next statement only when the engine has stopped the canceled one.

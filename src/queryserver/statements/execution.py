@@ -577,7 +577,8 @@ class Execution:
 
     def _stopped(self) -> Outcome:
         if self._stopping is StatementState.TIMED_OUT:
-            return Outcome(StatementState.TIMED_OUT, message="The statement exceeded its time limit.")
+            limit = f" of {self.assignment.time_limit_s} s" if self.assignment.statements_count == 1 else ""
+            return Outcome(StatementState.TIMED_OUT, message=f"The statement exceeded its time limit{limit}.")
         return Outcome(StatementState.CANCELED, message=self._stop_message or "Canceled.")
 
     def _seconds_left(self) -> float:

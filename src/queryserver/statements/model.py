@@ -526,6 +526,11 @@ class Assignment:
         """
         return self.source_operation is not None and self.claim.operation_id is None
 
+    @property
+    def time_limit_s(self) -> int:
+        """Seconds from the submission to `ends_at`. Of a later part of a script, those that the script had left."""
+        return round(self.ends_at - time.monotonic() + time.time() - self.recorded_at)
+
 
 def new_assignment(new: NewStatement, claim: Claim, *, history_id: int, ends_at: float) -> Assignment:
     """Create the assignment for a statement that this process has just recorded."""
