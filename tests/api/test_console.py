@@ -22,8 +22,6 @@ VIEWS = (
     "/history",
     "/files",
     "/import",
-    "/admin",
-    "/admin/users",
 )
 _LINKS = re.compile(r"(?:href|src)=\"([^\"]+)\"")
 
@@ -60,7 +58,15 @@ async def test_programs_get_404_at_every_view(api: Api, path: str, accept: str):
 
 @pytest.mark.console(1)
 async def test_other_paths_are_unknown_to_browsers_too(api: Api):
-    for path in ("/editors", "/filesystem", "/logins", "/console", "/console/assets", "/console/assets/nope.js"):
+    for path in (
+        "/admin",
+        "/editors",
+        "/filesystem",
+        "/logins",
+        "/console",
+        "/console/assets",
+        "/console/assets/nope.js",
+    ):
         assert (await fetched(api, path, Accept=BROWSER)).status_code == 404, path
 
 
@@ -85,7 +91,7 @@ async def test_files_are_immutable_and_compressed_and_have_their_types(api: Api)
 @pytest.mark.console(2)
 async def test_addresses_have_the_url_prefix(small_api: ApiOpener):
     async with small_api(desktop={"url_prefix": "/sql"}) as api:
-        page = await fetched(api, "/sql/admin/users", Accept=BROWSER)
+        page = await fetched(api, "/sql/tables/duckdb/main/orders", Accept=BROWSER)
         assert '<meta name="url-prefix" content="/sql">' in page.text
         for link in _LINKS.findall(page.text):
             assert link.startswith("/sql/console/assets/")

@@ -14,7 +14,6 @@ const QueriesView = lazy(() => import("../queries/QueriesView.tsx").then((module
 const HistoryView = lazy(() => import("../queries/HistoryView.tsx").then((module) => module.HistoryView));
 const FilesView = lazy(() => import("../files/FilesView.tsx").then((module) => module.FilesView));
 const ImportView = lazy(() => import("../imports/ImportView.tsx").then((module) => module.ImportView));
-const AdminView = lazy(() => import("../admin/AdminView.tsx").then((module) => module.AdminView));
 
 export function Views() {
   return (
@@ -26,7 +25,6 @@ export function Views() {
       <Route path={at("/history")} component={HistoryView} />
       <Route path={at("/files")} component={FilesView} />
       <Route path={at("/import")} component={ImportView} />
-      <Route path={at("/admin/:page?")} component={AdminView} />
       <Route path={at("/")} component={Home} />
       <Route default component={NotFound} />
     </Router>
