@@ -1,14 +1,4 @@
-import {
-  BookMarked,
-  FileUp,
-  FolderOpen,
-  History,
-  LogOut,
-  Monitor,
-  Moon,
-  SquareTerminal,
-  Sun,
-} from "lucide-preact";
+import { BookMarked, FileUp, FolderOpen, History, LogOut, Monitor, Moon, SquareTerminal, Sun } from "lucide-preact";
 import type { ComponentChildren, FunctionComponent } from "preact";
 import { useLocation } from "preact-iso";
 import { Toasts } from "../ui/Toasts.tsx";
