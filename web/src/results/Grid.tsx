@@ -60,6 +60,11 @@ export function Grid({ source, columns }: Props) {
     else return;
     event.preventDefault();
   };
+  const close = () => {
+    setOpened(null);
+    // The dialog is gone after the next rendering; the keys move the cell again.
+    setTimeout(() => scroller.current?.focus());
+  };
   const area = rectangleOf(selection);
   const shownKey = `${shown[0]?.index}-${shown.at(-1)?.index}-${widths.join()}`;
   const isRowSelected = (index: number) => index >= area.top && index <= area.bottom;
@@ -111,9 +116,7 @@ export function Grid({ source, columns }: Props) {
           ))}
         </div>
       </div>
-      {opened === null ? null : (
-        <CellDialog source={source} columns={columns} cell={opened} onClose={() => setOpened(null)} />
-      )}
+      {opened === null ? null : <CellDialog source={source} columns={columns} cell={opened} onClose={close} />}
     </>
   );
 }

@@ -19,19 +19,24 @@ export function SharedResultView() {
   return <Result key={operationId} operationId={operationId} about={value} />;
 }
 
+type About = Pick<SharedResult, "title" | "shared_by" | "until"> & { isShared: boolean };
+
 /** Return what is known of the result. One that has failed or expired is shown like any other statement. */
-async function describe(operationId: string, signal: AbortSignal): Promise<SharedResult | null> {
+async function describe(operationId: string, signal: AbortSignal): Promise<About> {
+  const params = { path: { operation_id: operationId } };
   try {
-    const params = { path: { operation_id: operationId } };
-    return await data(api.GET("/api/v1/editor/results/{operation_id}", { params, signal }));
+    const about = await data(api.GET("/api/v1/editor/results/{operation_id}", { params, signal }));
+    return { ...about, isShared: about.until !== null };
   } catch (problem) {
-    if (failureOf(problem) === null) throw problem;
-    return null;
+    const failure = failureOf(problem);
+    if (failure === null) throw problem;
+    // Only the owner sees the statement (Contract sharing 3.3).
+    return { title: "", shared_by: "", until: null, isShared: failure.handle.statement === "" };
   }
 }
 
-function Result({ operationId, about }: { operationId: string; about: SharedResult }) {
-  const isShared = about.until !== null;
+function Result({ operationId, about }: { operationId: string; about: About }) {
+  const { isShared } = about;
   const [execution, setExecution] = useState<Execution | null>(null);
   useEffect(() => {
     const attached = attachExecution(operationId, { isShared });
@@ -42,9 +47,9 @@ function Result({ operationId, about }: { operationId: string; about: SharedResu
     <div class={styles.panel}>
       <header class={styles.about}>
         <h1>{about.title || "Result"}</h1>
-        {isShared ? (
+        {about.until !== null ? (
           <span>
-            Shared by {about.shared_by} until {new Date(about.until ?? "").toLocaleString()}
+            Shared by {about.shared_by} until {new Date(about.until).toLocaleString()}
           </span>
         ) : null}
       </header>

@@ -59,4 +59,4 @@ export function columnWidths(columns: readonly Column[], rows: readonly Row[]): 
   });
 }
 
-export const WIDTH = { min: 72, max: 360, perCharacter: 7.6, padding: 22, least: 40 };
+export const WIDTH = { min: 72, max: 360, perCharacter: 8.4, padding: 24, least: 40 };

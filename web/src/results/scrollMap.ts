@@ -43,7 +43,8 @@ export class ScrollMap {
     const delta = top - this.#top;
     this.#top = top;
     const isSmall = Math.abs(delta) <= SMALL_MOVE * this.#viewport;
-    this.#offset = this.#isScaled && isSmall ? this.#clamped(this.#offset + delta) : this.#clamped(top * this.#factor);
+    const offset = this.#isScaled && isSmall ? this.#offset + delta : top * this.#factor;
+    this.#offset = this.#clamped(this.#atEnd(top, offset));
     return this.#offset;
   }
 
@@ -64,6 +65,13 @@ export class ScrollMap {
   get isStuck(): boolean {
     const isAtStart = this.#top <= 0 && this.#offset > 0;
     return isAtStart || (this.#top >= this.height - this.#viewport && this.#offset < this.#last);
+  }
+
+  /** Where the scroll bar is at its end, the list is too, unless the rest is more than what a pixel of the bar means. */
+  #atEnd(top: number, offset: number): number {
+    if (top <= 0 && offset < this.#factor) return 0;
+    const isLast = top >= this.height - this.#viewport - 1 && this.#last - offset < 2 * this.#factor;
+    return isLast && this.#isScaled ? this.#last : offset;
   }
 
   get #isScaled(): boolean {
