@@ -164,6 +164,24 @@ async def test_tabs_survive_a_reload_with_their_result(editor: Page, photographs
     await expect(editor.get_by_role("list", name="Editor tabs").get_by_role("listitem")).to_have_count(1)
 
 
+@pytest.mark.console(25)
+async def test_running_statement_is_found_again_in_a_new_page_and_stopped(editor: Page):
+    await editor.get_by_role("combobox", name="Connector").select_option("postgresql")
+    await type_over(editor, "SELECT pg_sleep(120)")
+    await editor.keyboard.press("ControlOrMeta+Enter")
+    stop = editor.get_by_role("toolbar", name="Statement").get_by_role("button", name="Stop")
+    await stop.wait_for()
+    # The tab is stored shortly after the server has given the statement its id.
+    await editor.wait_for_function("Object.values(localStorage).some(one => one.includes('operationId'))")
+    again = await editor.context.new_page()
+    await editor.close()
+    await again.goto("/editor")
+    await _log_in_again(again)
+    await expect(text_of(again)).to_have_text("SELECT pg_sleep(120)", timeout=_WAIT_MS)
+    await again.get_by_role("toolbar", name="Statement").get_by_role("button", name="Stop").click(timeout=_WAIT_MS)
+    await expect(result_of(again).get_by_text("canceled", exact=False).first).to_be_visible(timeout=_WAIT_MS)
+
+
 @pytest.mark.console(28)
 async def test_text_is_saved_as_a_query_and_found_in_the_side_panel(editor: Page, photographs: Photographs):
     await type_over(editor, "SELECT count(*) FROM orders WHERE id > :least")

@@ -98,7 +98,7 @@ function TabButton({ tab, workspace, onRename }: TabButtonProps) {
       onKeyDown={press}
     >
       <RunMark tab={tab} />
-      {title}
+      <span class={styles.name}>{title}</span>
     </button>
   );
 }

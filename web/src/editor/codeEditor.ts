@@ -88,7 +88,7 @@ export class CodeEditor {
     this.#extensions = [
       keymap.of(bindings(actions)),
       basics(),
-      autocompletion({ override: completionSources(scope), maxRenderedOptions: 60 }),
+      autocompletion({ override: completionSources(scope), maxRenderedOptions: 40 }),
       EditorView.updateListener.of((update) => {
         const isOwn = update.transactions.some((one) => one.annotation(fromTab));
         if ((update.docChanged || update.selectionSet) && !isOwn) this.#schedule();
