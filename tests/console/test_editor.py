@@ -12,6 +12,11 @@ from tests.ports import free_port
 pytestmark = [pytest.mark.engine(ENGINE), pytest.mark.timeout(300)]
 
 _WAIT_MS = 20_000
+_STORED = """async () => {
+  const isStored = () => Object.values(localStorage).some(one => one.includes("operationId"));
+  for (let turn = 0; !isStored() && turn < 200; turn += 1) await new Promise(resolve => setTimeout(resolve, 100));
+  if (!isStored()) throw new Error("No tab with an operation was stored.");
+}"""
 
 
 def text_of(page: Page) -> Locator:
@@ -172,7 +177,7 @@ async def test_running_statement_is_found_again_in_a_new_page_and_stopped(editor
     stop = editor.get_by_role("toolbar", name="Statement").get_by_role("button", name="Stop")
     await stop.wait_for()
     # The tab is stored shortly after the server has given the statement its id.
-    await editor.wait_for_function("Object.values(localStorage).some(one => one.includes('operationId'))")
+    await editor.evaluate(_STORED)
     again = await editor.context.new_page()
     await editor.close()
     await again.goto("/editor")

@@ -68,7 +68,7 @@ function LoadedEditor() {
         label="Width of the side panel"
         direction="row"
         sized="first"
-        initial={270}
+        initial={296}
         min={180}
         isCollapsed={isNarrow.value || !isSideShown}
         first={side}
