@@ -216,3 +216,18 @@ async def test_unknown_table_shows_the_message_of_the_server(page: Page):
     await page.set_viewport_size(NARROW)
     await accessible(page)
     await page.set_viewport_size(WIDE)
+
+
+async def test_tree_of_the_editor_inserts_names_and_opens_statements(page: Page, photographs: Photographs):
+    await _go(page, "/editor")
+    tree = page.get_by_role("tree")
+    await tree.get_by_role("treeitem", name="orders", exact=True).click(timeout=_WAIT_MS)
+    await tree.get_by_role("treeitem", name="customer_id INTEGER").click()
+    editor = page.locator(".cm-content")
+    await expect(editor).to_contain_text("customer_id")
+    await tree.get_by_role("treeitem", name="orders", exact=True).hover()
+    await tree.get_by_role("button", name="Actions for orders").click()
+    await accessible(page)
+    await page.get_by_role("menuitem", name="Select the first rows").click()
+    await expect(editor).to_contain_text(re.compile("SELECT \\*.*FROM main.orders.*LIMIT 100"))
+    await photographs(page, "catalog-editor")

@@ -6,7 +6,7 @@ import styles from "./CatalogTree.module.css";
 import { NodeIcon } from "./NodeIcon.tsx";
 import { commandOf } from "./treeKeys.ts";
 import type { TreeModel } from "./treeModel.ts";
-import type { Branch, TreeRow } from "./treeRows.ts";
+import type { Branch, NodeKind, TreeRow } from "./treeRows.ts";
 
 const ROW_PX = 28;
 const INDENT_PX = 14;
@@ -40,7 +40,7 @@ export function TreeView({ model, selected, onSelect, onActivate, menuOf }: Prop
   const scroller = useRef<HTMLDivElement>(null);
   const rows = model.rows.value;
   const active = rows.findIndex((row) => row.branch === selected?.branch && (row.node?.name ?? null) === selected.name);
-  const [hovered, setHovered] = useState(-1);
+  const [hovered, setHovered] = useState("");
   const typed = useTypedWord();
   const virtual = useVirtualizer({
     count: rows.length,
@@ -86,21 +86,23 @@ export function TreeView({ model, selected, onSelect, onActivate, menuOf }: Prop
       aria-activedescendant={isShown ? `${id}-${active}` : undefined}
       onKeyDown={onKeyDown}
       onFocus={() => active < 0 && select(0)}
-      onPointerLeave={() => setHovered(-1)}
+      onPointerLeave={() => setHovered("")}
     >
       <div class={styles.spacer} role="none" style={{ height: `${virtual.getTotalSize()}px` }}>
         {shown.map(({ index, start }) => {
           const row = rows[index];
           if (!row) return null;
+          // Not the index: a menu must stay with its object when lines above it come and go.
+          const key = [...row.branch.path, row.node?.name].join("\0");
           return (
             <Line
-              key={index}
+              key={key}
               id={`${id}-${index}`}
               row={row}
               top={start}
               isActive={index === active}
-              menu={row.node && (index === active || index === hovered) ? menuOf(row) : null}
-              onHover={() => setHovered(index)}
+              menu={row.node && (index === active || key === hovered) ? menuOf(row) : null}
+              onHover={() => setHovered(key)}
               onClick={() => {
                 select(index);
                 activate(row);
@@ -112,6 +114,9 @@ export function TreeView({ model, selected, onSelect, onActivate, menuOf }: Prop
     </div>
   );
 }
+
+/** What the icon of a line says, for screen readers. */
+const KIND_WORDS: Partial<Record<NodeKind, string>> = { view: "view", key: "primary key", partition: "partition" };
 
 interface LineProps {
   id: string;
@@ -150,8 +155,8 @@ function Line({ id, row, top, isActive, menu, onHover, onClick }: LineProps) {
       {node ? (
         <>
           <NodeIcon kind={node.kind} type={node.detail} />
-          <span class={styles.label}>{node.label}</span>
-          <span class={styles.detail}>{node.detail}</span>
+          <span class={styles.label}>{node.label}</span> <span class={styles.detail}>{node.detail}</span>
+          {KIND_WORDS[node.kind] ? <span class="visually-hidden"> {KIND_WORDS[node.kind]}</span> : null}
         </>
       ) : (
         <span class={row.problem ? `${styles.note} ${styles.bad}` : styles.note}>{row.note}</span>
