@@ -13,9 +13,10 @@ pytestmark = [pytest.mark.engine(ENGINE), pytest.mark.timeout(300)]
 
 _WAIT_MS = 20_000
 _STORED = """async () => {
-  const isStored = () => Object.values(localStorage).some(one => one.includes("operationId"));
-  for (let turn = 0; !isStored() && turn < 200; turn += 1) await new Promise(resolve => setTimeout(resolve, 100));
-  if (!isStored()) throw new Error("No tab with an operation was stored.");
+  const stored = () => Object.values(localStorage).join().match(/"operationId":"([^"]+)"/)?.[1];
+  for (let turn = 0; !stored() && turn < 200; turn += 1) await new Promise(resolve => setTimeout(resolve, 100));
+  if (!stored()) throw new Error("No tab with an operation was stored.");
+  return stored();
 }"""
 
 
@@ -242,6 +243,19 @@ async def test_side_panel_covers_the_text_in_a_narrow_window(editor: Page):
     await accessible(editor)
     await editor.get_by_role("button", name="Hide the side panel").click()
     await expect(editor.get_by_role("region", name="Side panel")).to_have_count(0)
+
+
+@pytest.mark.console(27)
+async def test_link_of_an_operation_shows_its_text_and_rows(editor: Page):
+    await type_over(editor, "SELECT 'linked row' AS a")
+    await editor.keyboard.press("ControlOrMeta+Enter")
+    await cell(editor, "linked row")
+    operation_id: str = await editor.evaluate(_STORED)
+    await editor.get_by_role("button", name="Close Query 1").click()
+    await editor.goto(f"/editor?operation={operation_id}")
+    await _log_in_again(editor)
+    await expect(text_of(editor)).to_have_text("SELECT 'linked row' AS a", timeout=_WAIT_MS)
+    await cell(editor, "linked row")
 
 
 async def test_help_and_empty_editor_are_accessible(editor: Page, photographs: Photographs):
