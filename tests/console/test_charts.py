@@ -17,7 +17,7 @@ SALES = """SELECT c.country, i.quantity * i.unit_price AS amount, i.quantity, o.
 FROM order_items i JOIN orders o ON o.id = i.order_id JOIN customers c ON c.id = o.customer_id"""
 POINTS = "SELECT i AS n, sin(i / 5000.0) * 100 + (i * 7919) % 17 AS wave FROM range({count}) t(i)"
 # The chart is drawn in a task of its own, which is not part of a move.
-_LONGEST_TASK = """() => new Promise(resolve => requestIdleCallback(() => {
+_WATCH_TASKS = """() => new Promise(resolve => requestIdleCallback(() => {
   let longest = 0;
   const observer = new PerformanceObserver(list => {
     for (const entry of list.getEntries()) longest = Math.max(longest, entry.duration);
@@ -42,13 +42,13 @@ async def choose(page: Page, label: str, option: str) -> None:
     await page.get_by_role("combobox", name=label, exact=True).select_option(label=option)
 
 
-async def longest_task_of_moves(page: Page) -> float:
+async def slowest_task_of_moves(page: Page) -> float:
     """Move the pointer over the chart; return the milliseconds of the longest task, 0 if none took 50 ms."""
     box = await page.get_by_role("application").bounding_box()
     assert box
-    await page.evaluate(_LONGEST_TASK)
-    for step in range(60):
-        await page.mouse.move(box["x"] + 80 + step * 10, box["y"] + box["height"] / 2)
+    await page.evaluate(_WATCH_TASKS)
+    for step in range(20):
+        await page.mouse.move(box["x"] + 80 + step * 30, box["y"] + box["height"] / 2)
     return await page.evaluate("longestTask()")
 
 
@@ -112,7 +112,10 @@ async def test_one_hundred_thousand_points_stay_smooth(
         await choose(page, "Chart", kind)
         await page.wait_for_timeout(500)
         # Other processes may take the CPU in one round; work of the page itself is in every round.
-        assert min([await longest_task_of_moves(page) for _ in range(5)]) < 50
+        rounds: list[float] = []
+        while not rounds or (rounds[-1] >= 50 and len(rounds) < 5):
+            rounds.append(await slowest_task_of_moves(page))
+        assert rounds[-1] < 50, rounds
     await photographs(page, "chart-points")
 
 
