@@ -89,7 +89,7 @@ async def _unblocked(page: Page, action: Callable[[], Awaitable[None]]) -> None:
     assert max(spent_ms) <= BLOCKED_MS
 
 
-@pytest.mark.console(20)
+@pytest.mark.console(30)
 async def test_tree_of_30000_tables_opens_scrolls_and_filters_without_blocking(page: Page, connector: str):
     await _go(page, f"/tables/{connector}/main/wide")
     tree = page.get_by_role("tree")
@@ -127,7 +127,7 @@ async def test_tree_of_30000_tables_opens_scrolls_and_filters_without_blocking(p
     assert await tree.get_by_role("treeitem").count() < 120
 
 
-@pytest.mark.console(21)
+@pytest.mark.console(31)
 async def test_keys_move_open_close_and_find_by_letters(page: Page, tree: Locator):
     await tree.focus()
     active = tree.locator("[aria-selected=true]")
@@ -155,7 +155,7 @@ async def test_keys_move_open_close_and_find_by_letters(page: Page, tree: Locato
     await expect(tree).to_be_focused()
 
 
-@pytest.mark.console(22)
+@pytest.mark.console(32)
 async def test_search_finds_objects_of_all_connectors_and_reveals_them(
     page: Page, tree: Locator, photographs: Photographs
 ):
@@ -173,7 +173,7 @@ async def test_search_finds_objects_of_all_connectors_and_reveals_them(
     await expect(tree.locator("[aria-selected=true]")).to_have_text(re.compile("^ordered_at"))
 
 
-@pytest.mark.console(23)
+@pytest.mark.console(33)
 async def test_page_of_a_table_shows_columns_rows_and_statistics(page: Page, tree: Locator, photographs: Photographs):
     columns = page.get_by_role("region", name="Columns")
     await expect(
@@ -197,7 +197,7 @@ async def test_page_of_a_table_shows_columns_rows_and_statistics(page: Page, tre
     await photographs(page, "catalog-statistics")
 
 
-@pytest.mark.console(24)
+@pytest.mark.console(34)
 async def test_hostile_names_and_cells_are_text_and_wide_tables_stay_usable(page: Page, connector: str):
     await _go(page, f"/tables/{connector}/main/hostile%20%3Cscript%3E?show=sample")
     await expect(page.get_by_role("heading", name="hostile <script>")).to_be_visible()
