@@ -1,1 +1,0 @@
-import{HistoryPanel as e}from"./HistoryPanel-BjHAeieC.js";import{a as t}from"./Menu-Cf8_NcoX.js";import{o as n}from"./States-BnZqlg1e.js";function r(){return n(`div`,{class:t.view,children:[n(`h1`,{children:`History`}),n(`div`,{class:t.panel,children:n(e,{})})]})}export{r as HistoryView};

@@ -1,1 +1,0 @@
-import{o as e,p as t,t as n}from"./States-BnZqlg1e.js";function r(){return e(t,{children:[e(`h1`,{class:`visually-hidden`,children:`Result`}),e(n,{title:`This view is not built yet.`})]})}export{r as SharedResultView};
