@@ -86,6 +86,8 @@ class Worker(Process):
     def target(self, sockets: list[socket] | None = None) -> None:
         """Run as the main function of the new process."""
         signal.signal(signal.SIGTERM, self._give_up)
+        # `_give_up` needs it, and shells start background commands of scripts with SIGINT ignored.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         Thread(target=self.always_pong, daemon=True).start()
         Thread(target=_end_with_parent, daemon=True).start()
         try:

@@ -119,7 +119,8 @@ async def test_listener_failure_is_logged_and_the_listener_recovers(listener: Op
     failures, tick = [RuntimeError("planted")] * 2, uvicorn.Server.on_tick
 
     async def fails(server: uvicorn.Server, counter: int) -> bool:
-        if failures:
+        # Servers of other tests that run in this process are past their first tick.
+        if failures and counter == 0:
             raise failures.pop()
         return await tick(server, counter)
 
@@ -134,10 +135,11 @@ async def test_listener_failure_is_logged_and_the_listener_recovers(listener: Op
 
 
 async def test_permanently_failing_listener_does_not_delay_shutdown(listener: Opener, monkeypatch: pytest.MonkeyPatch):
-    tried = asyncio.Event()
+    tried, tick = asyncio.Event(), uvicorn.Server.on_tick
 
     async def fails(server: uvicorn.Server, counter: int) -> bool:
-        del server, counter
+        if counter > 0:  # a server of other tests
+            return await tick(server, counter)
         tried.set()
         raise RuntimeError("planted")
 

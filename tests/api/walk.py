@@ -20,7 +20,7 @@ _VOLATILE = {
     "operationId", "watch_url", "absoluteUrl", "expires_at", "lastExecuted", "count", "ms", "size",
     "submitted", "started", "ended", "elapsed_ms", "queued_ms", "queue_position",
     "log", "logs", "next_from", "nice_name", "last_modified", "created", "modified", "modified_by", "owner",
-    "next_after", "username", "link", "until", "shared_at", "shared_by",
+    "next_after", "username", "link", "until", "shared_at", "shared_by", "url",
     # The search index is filled during the walk.
     "results", "facets", "totalMatched", "sources", "warnings",
 }  # fmt: skip
@@ -92,6 +92,7 @@ class Walk:
             await self._post(f"editor/{call}", operationId=operation)
         await self._post(f"editor/watch/{operation}")
         await self._get(f"editor/events/{operation}")
+        await self._post("token/download", url=f"/api/v1/editor/download/{operation}")
         await self._get(f"editor/download/{operation}")
         await self._get("editor/get_history")
         await self._post("editor/share_result", operationId=operation, groups="default")

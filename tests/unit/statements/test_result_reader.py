@@ -228,7 +228,7 @@ async def test_page_holds_as_many_rows_as_fit_its_size(threads: CountedThreads, 
     assert (got.rows, got.has_more) == (fitting, fitting < 5)
     assert got.message == (
         f"The batch ends before row {fitting}, because that row would make it exceed {max_bytes} bytes"
-        " (`editor.batch_max_bytes`)."
+        " (`max_bytes`, or else `editor.batch_max_bytes`)."
         if fitting < 5
         else ""
     )
