@@ -1,5 +1,6 @@
 import { Trash2 } from "lucide-preact";
 import { useId, useState } from "preact/hooks";
+import { TYPES } from "../editor/sql/parameters.ts";
 import { Button, IconButton } from "../ui/Button.tsx";
 import { Dialog } from "../ui/Dialog.tsx";
 import { SelectField, TextField } from "../ui/Field.tsx";
@@ -30,17 +31,6 @@ interface Props {
 }
 
 type ParameterType = Parameter["type"];
-const TYPES = [
-  "boolean",
-  "bigint",
-  "double",
-  "decimal",
-  "varchar",
-  "date",
-  "time",
-  "timestamp",
-  "timestamp_tz",
-] as const;
 const WITHOUT_TYPE = { value: "", label: "As written" };
 
 /** Save a statement under a name, in a folder, with defaults of its parameters. */
