@@ -32,11 +32,11 @@ _GONE = 410
 _FINE = {"catalog_unavailable", "engine_unavailable", "key_server_unavailable"}
 
 
-# A revoke call without a body would revoke the token with which it is sent, and the run would have no credentials.
-# Therefore this call has no token.
-@schemathesis.auth().skip_for(path="/api/v1/token/revoke")
+# The end of a session, and a revoke call without a body, would revoke the token with which they are sent, and the run
+# would have no credentials. Therefore these calls have no token.
+@schemathesis.auth().skip_for(path=["/api/v1/token/revoke", "/api/v1/token/session/end"])
 class Bearer:
-    """Adds the administrator's token to all calls except revoke."""
+    """Adds the administrator's token to all calls except these."""
 
     def get(self, case: Case, context: AuthContext) -> str:
         del case, context

@@ -225,7 +225,7 @@ class TestPages:
             assert ([row[0] for row in page["data"]], page["has_more"]) == ([1, 2], True)
             assert page["message"] == (
                 "The batch ends before row 2, because that row would make it exceed 65536 bytes"
-                " (`editor.batch_max_bytes`)."
+                " (`max_bytes`, or else `editor.batch_max_bytes`)."
             )
             refused = await ana.post("editor/fetch_result_data", operationId=operation)
             assert (refused.status_code, refused.json()["code"]) == (413, "row_too_large")
