@@ -183,7 +183,7 @@ async def test_next_leads_only_to_this_console(visitor: Page) -> None:
 
 @pytest.mark.console(13)
 async def test_failed_logins_are_one_sentence(visitor: Page, provider: Provider, photographs: Photographs) -> None:
-    await visitor.get_by_label("User name").fill("nobody-here")
+    await visitor.get_by_label("User name").fill("unknown-user")
     await visitor.get_by_label("Password").fill("wrong")
     await visitor.get_by_role("button", name="Log in", exact=True).click()
     await expect(visitor.get_by_role("alert")).to_have_text("The user name or password is wrong.")

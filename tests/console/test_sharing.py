@@ -115,7 +115,7 @@ async def test_colleague_opens_the_link_of_a_result_until_the_share_ends(
         await theirs.get_by_role("link", name="Sales by country").click()
         await expect(theirs.get_by_text("TR", exact=True)).to_be_visible()
     await shares.get_by_role("button", name="End").click()
-    await expect(dialog.get_by_text("Nobody yet")).to_be_visible()
+    await expect(dialog.get_by_text("Not shared yet")).to_be_visible()
     async with calls(console_server.base_url, colleague, PASSWORD) as client:
         answer = await client.get(f"/api/v1/editor/results/{operation_id}")
     assert answer.status_code == 404

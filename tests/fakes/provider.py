@@ -62,14 +62,14 @@ class Provider:
         `claims` replace those of the ID token.
         """
         assert url.startswith(f"{self.issuer}/authorize?")
-        asked = dict(parse_qsl(urlsplit(url).query, strict_parsing=True))
-        assert (asked["response_type"], asked["client_id"]) == ("code", CLIENT)
-        assert "openid" in asked["scope"].split()
-        assert asked["code_challenge_method"] == "S256"
+        requested = dict(parse_qsl(urlsplit(url).query, strict_parsing=True))
+        assert (requested["response_type"], requested["client_id"]) == ("code", CLIENT)
+        assert "openid" in requested["scope"].split()
+        assert requested["code_challenge_method"] == "S256"
         code = secrets.token_urlsafe(16)
-        granted = {"sub": subject, "nonce": asked["nonce"], **claims}
-        self.codes[code] = Grant(granted, asked["code_challenge"], asked["redirect_uri"])
-        return {"code": code, "state": asked["state"], "iss": self.issuer}
+        granted = {"sub": subject, "nonce": requested["nonce"], **claims}
+        self.codes[code] = Grant(granted, requested["code_challenge"], requested["redirect_uri"])
+        return {"code": code, "state": requested["state"], "iss": self.issuer}
 
     def decide(self, state: str, subject: str = "ana", **claims: Any) -> None:
         """Set the state of the newest device code."""

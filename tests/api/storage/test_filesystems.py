@@ -65,7 +65,7 @@ async def api(tmp_path: Path, shared_database_dsn: str, cluster: ScriptedCluster
         yield opened
 
 
-async def told(caller: Caller) -> list[dict[str, Any]]:
+async def file_systems_of(caller: Caller) -> list[dict[str, Any]]:
     answer = await caller.get("storage/filesystems")
     assert answer.status_code == 200, answer.text
     return answer.json()
@@ -92,7 +92,7 @@ async def alone(api: Api, *rights: str) -> Caller:
 @pytest.mark.storage(19, 102)
 async def test_filesystems_list_every_store_with_home_and_config(api: Api) -> None:
     ana = await api.user("ana")
-    entries = await told(ana)
+    entries = await file_systems_of(ana)
     assert [entry["file_system"] for entry in entries] == ALL_STORES
     assert [entry["name"] for entry in entries] == ALL_STORES
     assert {entry["name"]: entry["user_home_directory"] for entry in entries} == {
@@ -115,7 +115,7 @@ async def test_filesystems_list_every_store_with_home_and_config(api: Api) -> No
 @pytest.mark.storage(105)
 async def test_filesystems_list_the_optional_calls_of_each_store(api: Api) -> None:
     ana = await api.user("ana")
-    supports = {entry["name"]: entry["supports"] for entry in await told(ana)}
+    supports = {entry["name"]: entry["supports"] for entry in await file_systems_of(ana)}
     assert {"summary", "permissions", "owners", "replication"} <= {*supports["hdfs"]}
     assert {"summary", "permissions"} <= {*supports["file"]}
     assert supports["s3a"] == []
@@ -133,11 +133,11 @@ async def test_filesystems_list_the_optional_calls_of_each_store(api: Api) -> No
 async def test_only_hdfs_superusers_see_all_user_names(api: Api, cluster: ScriptedCluster) -> None:
     ana, admin = await api.user("ana", groups=("analysts",)), await api.user("admin", admin=True)
     cluster.superusers.add(ana.username)
-    config = (await told(ana))[0]["config"]
+    config = (await file_systems_of(ana))[0]["config"]
     assert config["is_hdfs_superuser"]
     assert {ana.username, admin.username} <= {*config["users"]}
     assert {"analysts", "default"} <= {*config["groups"]}
-    config = (await told(admin))[0]["config"]
+    config = (await file_systems_of(admin))[0]["config"]
     assert (config["is_hdfs_superuser"], config["users"], config["groups"]) == (False, [], [])
     seen = (await ana.get("storage/view=/")).json()
     assert (seen["is_fs_superuser"], seen["superuser"], seen["supergroup"]) == (True, "hdfs", "supergroup")
@@ -150,7 +150,7 @@ async def test_only_hdfs_superusers_see_all_user_names(api: Api, cluster: Script
 async def test_stores_without_the_right_are_neither_listed_nor_opened(api: Api, scheme: str) -> None:
     others = [right for name, right in RIGHTS.items() if name != scheme]
     caller = await alone(api, *others, "download")
-    assert [entry["name"] for entry in await told(caller)] == [name for name in ALL_STORES if name != scheme]
+    assert [entry["name"] for entry in await file_systems_of(caller)] == [name for name in ALL_STORES if name != scheme]
     answers = [
         await caller.get(f"storage/{call}={ROOTS[scheme]}service")
         for call in ("view", "stat", "download", "content_summary")
@@ -162,8 +162,8 @@ async def test_stores_without_the_right_are_neither_listed_nor_opened(api: Api, 
 
 
 async def test_hdfs_requires_no_right_and_administrators_see_all_stores(api: Api) -> None:
-    assert [entry["name"] for entry in await told(await alone(api))] == ["hdfs"]
-    assert len(await told(await api.user("admin", admin=True))) == 5
+    assert [entry["name"] for entry in await file_systems_of(await alone(api))] == ["hdfs"]
+    assert len(await file_systems_of(await api.user("admin", admin=True))) == 5
 
 
 @pytest.mark.storage(21)
@@ -176,7 +176,7 @@ async def test_unresponsive_cluster_does_not_fail_the_listing(api, cluster, late
     ana = await api.user("ana")
     clock = asyncio.get_running_loop().time
     started = clock()
-    entries = await told(ana)
+    entries = await file_systems_of(ana)
     assert clock() - started < 30
     assert [entry["name"] for entry in entries] == ALL_STORES
     assert entries[0]["config"] == {
@@ -184,13 +184,13 @@ async def test_unresponsive_cluster_does_not_fail_the_listing(api, cluster, late
         "supergroup": None,
     }  # fmt: skip
     cluster.late_s, cluster.failure = 0, None
-    assert (await told(ana))[0]["config"]["superuser"] == "hdfs"
+    assert (await file_systems_of(ana))[0]["config"]["superuser"] == "hdfs"
 
 
 async def test_cluster_facts_are_requested_once_per_user(api: Api, cluster: ScriptedCluster) -> None:
     ana, bob = await api.user("ana"), await api.user("bob")
     for caller in (ana, ana, bob, ana):
-        await told(caller)
+        await file_systems_of(caller)
         await caller.get("storage/view=/")
     assert cluster.asked == 2
 
@@ -206,7 +206,7 @@ async def test_server_without_stores_lists_none(tmp_path: Path, shared_database_
     settings = storage_settings(tmp_path, shared_database_dsn)
     async with open_api(settings, {}) as api:
         ana = await api.user("ana")
-        assert await told(ana) == []
+        assert await file_systems_of(ana) == []
         answer = await ana.get("storage/list", path="/")
         assert (answer.status_code, answer.json()["code"]) == (400, "storage_not_configured")
         assert (
@@ -216,7 +216,7 @@ async def test_server_without_stores_lists_none(tmp_path: Path, shared_database_
 
 async def test_unknown_scheme_error_names_the_callers_schemes(api: Api) -> None:
     ana = await api.user("ana")
-    usable = {one["name"] for one in await told(ana)}
+    usable = {one["name"] for one in await file_systems_of(ana)}
     for answer in (await ana.get("storage/list", path="gs://b/x"), await ana.get("storage/stat=gs://b/x")):
         body = answer.json()
         assert body["code"] == "unknown_scheme", body

@@ -76,15 +76,15 @@ async def test_login_begins_with_state_nonce_and_challenge_of_its_own(page: Page
     assert (cookie["httponly"], cookie["samesite"], cookie["path"]) == (True, "strict", "/api/v1/token/oidc")
     assert (cookie["max-age"], cookie["secure"]) == ("600", "")
     url = response.json()["url"]
-    asked = {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
+    requested = {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
     assert url.startswith(f"{provider.issuer}/authorize?")
-    assert asked["scope"] == "openid profile email"
-    assert asked["redirect_uri"] == "http://test/login/callback"
+    assert requested["scope"] == "openid profile email"
+    assert requested["redirect_uri"] == "http://test/login/callback"
     again = parse_qs(urlsplit(await begin(page)).query)
     for name in ("state", "nonce", "code_challenge"):
-        assert len(asked[name]) == 43
-        assert again[name] != [asked[name]]
-        assert asked[name] not in cookie.value
+        assert len(requested[name]) == 43
+        assert again[name] != [requested[name]]
+        assert requested[name] not in cookie.value
 
 
 @pytest.mark.platform(135)
@@ -313,8 +313,8 @@ async def test_logins_go_on_while_the_discovery_document_cannot_be_fetched(
 async def test_redirect_address_follows_prefix_proxy_and_setting(provider_opener: ProviderOpener) -> None:
     async with provider_opener({"url_prefix": "/sql"}) as api, open_page(api, "https://sql.example.com") as page:
         begun = await page.http.post("/sql/api/v1/token/oidc/begin", headers=page.headers)
-        asked = parse_qs(urlsplit(begun.json()["url"]).query)
-        assert asked["redirect_uri"] == ["https://sql.example.com/sql/login/callback"]
+        requested = parse_qs(urlsplit(begun.json()["url"]).query)
+        assert requested["redirect_uri"] == ["https://sql.example.com/sql/login/callback"]
         assert set_cookie(begun, LOGIN_COOKIE)["path"] == "/sql/api/v1/token/oidc"
         assert set_cookie(begun, LOGIN_COOKIE)["secure"]
     public = "https://data.example.com/login/callback"

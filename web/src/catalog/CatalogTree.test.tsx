@@ -166,7 +166,7 @@ test("a filter of the search is added and removed as a term; other words filter 
   expect(wordsOf('Ord* type:TABLE "two words" db:"a b"')).toEqual(["ord", "two words"]);
 });
 
-test("names of a found column are told apart, also if they contain dots and slashes", () => {
+test("names of a found column are distinguished, also if they contain dots and slashes", () => {
   const record = {
     ...(searchResponse().results[0] as object),
     parentPath: "/a.b/c/d.e",

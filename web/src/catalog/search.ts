@@ -108,7 +108,7 @@ export function foundOf({ type, name, originalName, parentPath, connector, descr
 
 /**
  * Return the names above a table or column. Both texts join them, with `/` and with `.`, so names that contain one of
- * them are still told apart: the texts differ exactly where one name ends.
+ * them are still distinguished: the texts differ exactly where one name ends.
  */
 function parentsOf(parentPath: string, originalName: string, name: string, kind: Found["kind"]): string[] {
   const slashed = parentPath.replace(/^\//, "");

@@ -24,7 +24,7 @@ interface Props {
   /** Whether permissions and owners of whole trees can be changed. */
   isRecursive: boolean;
   onClose: () => void;
-  /** Called after a change, with what it came to. */
+  /** Called after a change, with its outcome. */
   onChanged: () => void;
 }
 

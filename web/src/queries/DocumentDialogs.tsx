@@ -47,7 +47,7 @@ export function DeleteDialog({ entry, onClose, onChanged }: Props) {
   const remove = () => deleteDocument(entry.uuid, true);
   return (
     <FormDialog title="Delete for ever" action="Delete" onDo={remove} onClose={onClose} onChanged={onChanged} isDanger>
-      <p>“{entry.name}” and its versions will be deleted. Nobody can bring them back.</p>
+      <p>“{entry.name}” and its versions will be deleted. They cannot be restored.</p>
     </FormDialog>
   );
 }

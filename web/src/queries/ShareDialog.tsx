@@ -76,7 +76,7 @@ function ResultShares({ operationId, title, onClose }: { operationId: string; ti
       <h3>Shared with</h3>
       {problem ? <ErrorMessage problem={problem} onRetry={reload} /> : null}
       {value === null && !problem ? <Loading /> : null}
-      {value !== null && shares.length === 0 ? <EmptyState title="Nobody yet" /> : null}
+      {value !== null && shares.length === 0 ? <EmptyState title="Not shared yet" /> : null}
       <ul class={styles.shares}>
         {shares.map((one) => (
           <li key={`${one.user} ${one.group}`}>
@@ -123,7 +123,7 @@ function DocumentShares({ uuid, name, onClose }: { uuid: string; name: string; o
       <h3>Shared with</h3>
       {problem ? <ErrorMessage problem={problem} onRetry={reload} /> : null}
       {value === null && !problem ? <Loading /> : null}
-      {value !== null && grants.length === 0 ? <EmptyState title="Nobody yet" /> : null}
+      {value !== null && grants.length === 0 ? <EmptyState title="Not shared yet" /> : null}
       <ul class={styles.shares}>
         {grants.map((one) => (
           <li key={`${one.user} ${one.group}`}>

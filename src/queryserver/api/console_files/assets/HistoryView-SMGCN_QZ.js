@@ -1,1 +1,0 @@
-import{HistoryPanel as e}from"./HistoryPanel-B0GoKKl5.js";import{s as t}from"./ShareDialog-CFTlkKtB.js";import{x as n}from"./index-Bl3yw9pA.js";function r(){return n(`div`,{class:t.view,children:[n(`h1`,{children:`History`}),n(`div`,{class:t.panel,children:n(e,{})})]})}export{r as HistoryView};
