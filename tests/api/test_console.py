@@ -22,6 +22,8 @@ VIEWS = (
     "/history",
     "/files",
     "/import",
+    "/admin",
+    "/admin/statements",
 )
 _LINKS = re.compile(r"(?:href|src)=\"([^\"]+)\"")
 
@@ -59,7 +61,7 @@ async def test_programs_get_404_at_every_view(api: Api, path: str, accept: str):
 @pytest.mark.console(1)
 async def test_other_paths_are_unknown_to_browsers_too(api: Api):
     for path in (
-        "/admin",
+        "/operate",
         "/editors",
         "/filesystem",
         "/logins",

@@ -28,7 +28,7 @@ async def test_first_load_is_small_and_comes_from_this_server(context: BrowserCo
 
 async def test_every_view_is_reached_by_the_navigation(page: Page):
     views = page.get_by_role("navigation", name="Views")
-    for name, path in (("Files", "/files"), ("History", "/history"), ("Editor", "/editor")):
+    for name, path in (("Files", "/files"), ("History", "/history"), ("Operate", "/admin/"), ("Editor", "/editor")):
         await views.get_by_role("link", name=name, exact=True).click()
         await page.wait_for_url(f"**{path}**")
         assert await views.locator("[aria-current=page]").inner_text() == name

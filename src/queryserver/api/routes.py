@@ -48,7 +48,7 @@ def register_convertors() -> None:
     calls = "save|delete|restore|restore_version|move|share|change_owner"
     register_url_convertor("document", NameConvertor(f"(?!(?:{calls})$)[^/]+"))
     # A path of the console (Contract console 1.1). Its script selects the view.
-    views = "login|editor|results|tables|queries|history|files|import"
+    views = "login|editor|results|tables|queries|history|files|import|admin"
     register_url_convertor("view", RawConvertor(f"(?:{views})(?:/.*)?"))
     # The path after `=` in storage calls.
     register_url_convertor("raw", RawConvertor(".*"))

@@ -10,7 +10,7 @@ import { Views } from "./routes.tsx";
 import { Shell } from "./Shell.tsx";
 import { session } from "./session.ts";
 
-const VIEWS = "editor|results|tables|queries|history|files|import|login";
+const VIEWS = "editor|results|tables|queries|history|files|import|admin|login";
 /** The addresses that the console serves. Other links of the same server, such as /api/docs, leave it. */
 const SCOPE = new RegExp(`^${urlPrefix}/((${VIEWS})([/?#].*)?)?$`);
 

@@ -1,7 +1,19 @@
-import { BookMarked, FileUp, FolderOpen, History, LogOut, Monitor, Moon, SquareTerminal, Sun } from "lucide-preact";
+import {
+  BookMarked,
+  FileUp,
+  FolderOpen,
+  History,
+  LogOut,
+  Monitor,
+  Moon,
+  ServerCog,
+  SquareTerminal,
+  Sun,
+} from "lucide-preact";
 import type { ComponentChildren, FunctionComponent } from "preact";
 import { useLocation } from "preact-iso";
 import { Toasts } from "../ui/Toasts.tsx";
+import { isAdmin } from "./config.ts";
 import { DropOverlay } from "./DropOverlay.tsx";
 import icon from "./icon.svg";
 import { at } from "./prefix.ts";
@@ -13,6 +25,7 @@ interface NavItem {
   path: `/${string}`;
   label: string;
   Icon: FunctionComponent<{ size?: number; "aria-hidden"?: boolean }>;
+  isForAdmins?: boolean;
 }
 
 const ITEMS: readonly NavItem[] = [
@@ -21,6 +34,7 @@ const ITEMS: readonly NavItem[] = [
   { path: "/history", label: "History", Icon: History },
   { path: "/files", label: "Files", Icon: FolderOpen },
   { path: "/import", label: "Import", Icon: FileUp },
+  { path: "/admin", label: "Operate", Icon: ServerCog, isForAdmins: true },
 ];
 
 const THEME_ICONS: Record<Theme, NavItem["Icon"]> = { system: Monitor, light: Sun, dark: Moon };
@@ -39,7 +53,7 @@ export function Shell({ children }: { children: ComponentChildren }) {
         <a class={styles.home} href={at("/editor")} aria-label="Query Server">
           <img src={icon} alt="" width={32} height={32} />
         </a>
-        {ITEMS.map(({ path: to, label, Icon }) => (
+        {ITEMS.filter(({ isForAdmins }) => !isForAdmins || isAdmin.value).map(({ path: to, label, Icon }) => (
           <a key={to} class={styles.link} href={at(to)} aria-current={path.startsWith(at(to)) ? "page" : undefined}>
             <Icon size={ICON_PX} aria-hidden />
             {label}

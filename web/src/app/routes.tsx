@@ -13,6 +13,7 @@ const TableDetails = lazy(() => import("../catalog/TableDetails.tsx").then((modu
 const QueriesView = lazy(() => import("../queries/QueriesView.tsx").then((module) => module.QueriesView));
 const HistoryView = lazy(() => import("../queries/HistoryView.tsx").then((module) => module.HistoryView));
 const FilesView = lazy(() => import("../files/FilesView.tsx").then((module) => module.FilesView));
+const AdminView = lazy(() => import("../admin/AdminView.tsx").then((module) => module.AdminView));
 const ImportView = lazy(() => import("../imports/ImportView.tsx").then((module) => module.ImportView));
 
 export function Views() {
@@ -25,6 +26,7 @@ export function Views() {
       <Route path={at("/history")} component={HistoryView} />
       <Route path={at("/files")} component={FilesView} />
       <Route path={at("/import")} component={ImportView} />
+      <Route path={at("/admin/:page?")} component={AdminView} />
       <Route path={at("/")} component={Home} />
       <Route default component={NotFound} />
     </Router>

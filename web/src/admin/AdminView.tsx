@@ -1,0 +1,48 @@
+import type { ComponentType } from "preact";
+import { useEffect } from "preact/hooks";
+import { lazy, useLocation } from "preact-iso";
+import { isAdmin } from "../app/config.ts";
+import { at } from "../app/prefix.ts";
+import { EmptyState } from "../ui/States.tsx";
+import styles from "./admin.module.css";
+
+interface AdminPage {
+  /** The second segment of the address. */
+  key: string;
+  label: string;
+  Page: ComponentType;
+}
+
+const StatementsPage = lazy(() => import("./StatementsPage.tsx").then((module) => module.StatementsPage));
+
+/** The pages for administrators, in the order in which they are listed. */
+const PAGES: readonly AdminPage[] = [{ key: "statements", label: "Statements", Page: StatementsPage }];
+
+/** The pages for administrators. The server checks the right too, in each call. */
+export function AdminView({ page }: { page?: string }) {
+  const { route } = useLocation();
+  const isMissing = page === undefined;
+  useEffect(() => {
+    if (isAdmin.value && isMissing) route(at("/admin/statements"), true);
+  }, [isMissing, route]);
+  if (!isAdmin.value) {
+    return <EmptyState title="These pages are for administrators.">Your user is not an administrator.</EmptyState>;
+  }
+  if (isMissing) return null;
+  const Page = PAGES.find(({ key }) => key === page)?.Page;
+  return (
+    <div class={styles.view}>
+      <h1 class="visually-hidden">Operate</h1>
+      <nav class={styles.pages} aria-label="Operate">
+        {PAGES.map(({ key, label }) => (
+          <a key={key} class={styles.page} href={at(`/admin/${key}`)} aria-current={key === page ? "page" : undefined}>
+            {label}
+          </a>
+        ))}
+      </nav>
+      <div class={styles.content}>
+        {Page ? <Page key={page} /> : <EmptyState title="There is no page at this address." />}
+      </div>
+    </div>
+  );
+}
