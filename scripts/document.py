@@ -3,12 +3,9 @@
 With --check, only compare them with the files. A generated part is enclosed in two comments with its name.
 """
 
-import ast
-import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from graphlib import TopologicalSorter
-from itertools import pairwise
 from pathlib import Path
 
 import grimp
@@ -16,6 +13,7 @@ from scripts.generated_files import PROJECT, refresh
 from tests.contract import engine_table, storage_table
 
 from queryserver.connectors import options as models
+from queryserver.connectors.forms import option_texts
 from queryserver.connectors.urls import UrlOptions
 from queryserver.platform.settings.loader import toml_value
 from queryserver.platform.settings.sections import Key, descriptions, keys, tables
@@ -76,27 +74,15 @@ def options() -> str:
     """Return a table of the options of all interfaces, generated from the option models."""
     lines = ["| Interface | Option | Default | Meaning |", "|---|---|---|---|"]
     for interface, model in INTERFACES.items():
-        texts = dict(
-            pair for owner in reversed(model.__mro__[: -len(models.Options.__mro__)]) for pair in _texts(owner)
-        )
+        texts = option_texts(model)
         for name, field in model.model_fields.items():
             shown = f"`{field.default}`" if field.default not in {"", None} else ""
             default = "required" if field.is_required() else "" if field.default_factory else shown
             default = default.lower() if isinstance(field.default, bool) else default
-            lines.append(f"| {interface} | `{field.alias or name}` | {default} | {texts[name]} |")
+            lines.append(
+                f"| {interface} | `{field.alias or name}` | {default} | {texts[name].replace('|', '&#124;')} |"
+            )
     return "\n".join(lines)
-
-
-def _texts(model: type) -> Iterator[tuple[str, str]]:
-    """Yield each option with the string below it, read from the source because Python discards such strings."""
-    (definition,) = ast.parse(inspect.getsource(model)).body
-    assert isinstance(definition, ast.ClassDef)  # noqa: S101 the source of a class
-    for option, text in pairwise(definition.body):
-        match option, text:
-            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(line))):
-                yield name, " ".join(line.split()).replace("|", "&#124;")
-            case _:
-                pass
 
 
 def rooms() -> str:

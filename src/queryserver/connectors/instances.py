@@ -10,6 +10,7 @@ from importlib.util import find_spec
 
 from queryserver import errors
 from queryserver.connectors.engine_builders import NATIVE_DIALECTS, EngineBuilder, is_installed, section_defaults
+from queryserver.connectors.forms import FormOption, form_options
 from queryserver.connectors.model import ConnectorInstance, NewInstance, connector_right
 from queryserver.connectors.repository import ConnectorRepository
 from queryserver.connectors.secrets import masked, with_stored_secrets
@@ -208,6 +209,11 @@ class StoredConnectors:
             "description": submitted.description or row.description,
         }
         return TypeView(replace(row, **names, settings=shown), await self._is_runnable(row, row.settings))
+
+    async def options(self, dialect: str, interface: str) -> Sequence[FormOption]:
+        """Return the settings of a type for forms; nothing for an unknown type."""
+        row = self._catalog.get((dialect, interface))
+        return [] if row is None else await asyncio.to_thread(form_options, row)
 
     async def visible(self, user: User) -> Sequence[InstanceView]:
         """Return the connectors that the caller may see, by ascending id."""

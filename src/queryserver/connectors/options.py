@@ -10,6 +10,7 @@ import re
 import ssl
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from ipaddress import ip_address
 from types import MappingProxyType
 from typing import Annotated, Any, Final, TypeAlias, TypeVar
@@ -136,6 +137,20 @@ def validation_problems(error: ValidationError) -> list[Problem]:
 UNLISTED: Final = "unlisted"
 """Marks options that are hidden in listings of types and not available to stored connectors."""
 
+MULTILINE: Final = "multiline"
+"""Marks strings that may have several lines."""
+
+
+class FormSection(StrEnum):
+    """The part of a form that contains an option. Marks options of other sections than `MAIN`."""
+
+    MAIN = "main"
+    ADVANCED = "advanced"
+    GENERAL = "general"
+    """Settings that connectors of all interfaces have."""
+    UNUSED = "unused"
+    """Options without effect, or with a single permitted value. Forms need not show them."""
+
 
 def listed_options(model: type[Options]) -> dict[str, SettingValue]:
     """Return the options for type listings, each with its example or, if it has none, its default value."""
@@ -174,27 +189,41 @@ def _flag(value: Any) -> bool:
     return found
 
 
-def whole_number(least: int, most: int | None = None) -> BeforeValidator:
-    def read(value: Any) -> int:
-        text = "" if isinstance(value, bool) else _text(value)
-        if _WHOLE.fullmatch(text) and least <= int(text) and (most is None or int(text) <= most):
-            return int(text)
-        raise invalid(f"must be an integer from {least} to {most}" if most else f"must be at least {least}")
+@dataclass(frozen=True, slots=True)
+class WholeNumber:
+    """Reads an integer from `least` to `most`."""
 
-    return BeforeValidator(read)
+    least: int
+    most: int | None
+
+    def __call__(self, value: Any) -> int:
+        text = "" if isinstance(value, bool) else _text(value)
+        if _WHOLE.fullmatch(text) and self.least <= int(text) and (self.most is None or int(text) <= self.most):
+            return int(text)
+        limits = f"an integer from {self.least} to {self.most}" if self.most else f"at least {self.least}"
+        raise invalid(f"must be {limits}")
+
+
+def whole_number(least: int, most: int | None = None) -> BeforeValidator:
+    return BeforeValidator(WholeNumber(least, most))
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Reads one of `words` in any case, and returns it as spelled in `words`."""
+
+    words: tuple[str, ...]
+
+    def __call__(self, value: Any) -> str:
+        folded = _text(value).casefold()
+        for word in self.words:
+            if word.casefold() == folded:
+                return word
+        raise invalid(f"must be one of {', '.join(word or 'empty' for word in self.words)}")
 
 
 def choice(*words: str) -> BeforeValidator:
-    """Accept one of `words` in any case, and return it as spelled in `words`."""
-
-    def read(value: Any) -> str:
-        folded = _text(value).casefold()
-        for word in words:
-            if word.casefold() == folded:
-                return word
-        raise invalid(f"must be one of {', '.join(word or 'empty' for word in words)}")
-
-    return BeforeValidator(read)
+    return BeforeValidator(Choice(words))
 
 
 def _http_url(value: Any, info: ValidationInfo) -> str:
@@ -270,12 +299,12 @@ Flag: TypeAlias = Annotated[bool, BeforeValidator(_flag)]
 Port: TypeAlias = Annotated[int, whole_number(1, _MAX_PORT)]
 Seconds: TypeAlias = Annotated[int, whole_number(0, _WEEK_S)]
 HttpUrl: TypeAlias = Annotated[str, BeforeValidator(_http_url)]
-Authorities: TypeAlias = Annotated[str, BeforeValidator(_authorities)]
+Authorities: TypeAlias = Annotated[str, BeforeValidator(_authorities), MULTILINE, FormSection.ADVANCED]
 Caller: TypeAlias = Annotated[str | None, BeforeValidator(_caller)]
 """A login name; None if callers supply their logins through create_session."""
-Pairs: TypeAlias = Annotated[Mapping[str, str], BeforeValidator(_pairs)]
+Pairs: TypeAlias = Annotated[Mapping[str, str], BeforeValidator(_pairs), FormSection.ADVANCED]
 Tunnel: TypeAlias = Annotated[
-    bool, BeforeValidator(_flag), allow_only({False}, "must be false: tunnels are not supported")
+    bool, BeforeValidator(_flag), allow_only({False}, "must be false: tunnels are not supported"), FormSection.UNUSED
 ]
 
 
@@ -352,7 +381,7 @@ class TrinoOptions(Options):
     """Trusted certificate authorities as PEM text; empty: those of the system."""
     session_properties: Pairs = Field(default_factory=dict[str, str])
     """`name=value;name=value`, with names allowed by `desktop.connector_policy.session_conf_allowed`."""
-    client_tags: Text = ""
+    client_tags: Annotated[Text, FormSection.ADVANCED] = ""
     """Comma-separated tags for each statement."""
     source: Annotated[Text, UNLISTED] = ""
     """Source name reported to the coordinator; empty: `queryserver`."""
@@ -376,7 +405,10 @@ class PhoenixOptions(Options):
     ssl_ca: Authorities = ""
     """Trusted certificate authorities as PEM text; empty: those of the system."""
     serialization: Annotated[
-        str, choice("PROTOBUF", "JSON"), allow_only({"PROTOBUF"}, "must be PROTOBUF: JSON is not supported")
+        str,
+        choice("PROTOBUF", "JSON"),
+        allow_only({"PROTOBUF"}, "must be PROTOBUF: JSON is not supported"),
+        FormSection.UNUSED,
     ] = "PROTOBUF"
     """`PROTOBUF`; `JSON` is refused."""
 
@@ -386,7 +418,7 @@ class HdfsOptions(Options):
 
     server_url: HttpUrl = Field(examples=["http://localhost:9870/webhdfs/v1"])
     """URL of WebHDFS."""
-    default_fs: Text = "hdfs://localhost:8020"
+    default_fs: Annotated[Text, FormSection.UNUSED] = "hdfs://localhost:8020"
     """Information only."""
 
 
@@ -431,13 +463,13 @@ class Hs2Options(Options):
     """Port for hosts that are listed without a port; 21050 for impala."""
     server_host: Annotated[tuple[Endpoint, ...], BeforeValidator(_members)] = Field(examples=["localhost"])
     """Comma-separated list of `host` or `host:port`; each session uses one of them."""
-    use_sasl: Flag = True
+    use_sasl: Annotated[Flag, FormSection.ADVANCED] = True
     """If `auth_mechanism` is empty: true means `NONE`, false means `NOSASL`. False for impala."""
     auth_mechanism: Annotated[str, choice("", "NONE", "NOSASL", "PLAIN", "LDAP", "GSSAPI", "JWT")] = ""
     """`NONE` (SASL, name only), `NOSASL`, `PLAIN`, `LDAP`, `GSSAPI` (binary), `JWT` (http); empty: by `use_sasl`."""
     transport_mode: Annotated[str, choice("binary", "http")] = "binary"
     """`binary` or `http`."""
-    http_path: Text = "cliservice"
+    http_path: Annotated[Text, FormSection.ADVANCED] = "cliservice"
     """URL path for the transport `http`."""
     username: Text = ""
     """Login name of the service; empty: the caller's name."""
@@ -445,9 +477,9 @@ class Hs2Options(Options):
     """Password for `username`."""
     impersonation_enabled: Flag = False
     """Whether statements run as the caller. True for hive and hplsql."""
-    kerberos_service_name: Text = "hive"
+    kerberos_service_name: Annotated[Text, FormSection.ADVANCED] = "hive"
     """Service part of the server's principal; `impala` for impala."""
-    kerberos_host: Text = ""
+    kerberos_host: Annotated[Text, FormSection.ADVANCED] = ""
     """Host part of the server's principal; empty: the host of the connection."""
     use_ssl: Flag = False
     """Whether connections are encrypted."""
@@ -455,34 +487,34 @@ class Hs2Options(Options):
     """Whether certificates are verified."""
     ssl_ca: Authorities = ""
     """Trusted certificate authorities as PEM text; empty: those of the system."""
-    allow_insecure_http: Flag = False
+    allow_insecure_http: Annotated[Flag, FormSection.ADVANCED] = False
     """Permits `JWT` without TLS."""
     database: Text = "default"
     """Initial database of a session."""
-    connect_timeout_s: Annotated[int, whole_number(1, 600)] = 10
+    connect_timeout_s: Annotated[int, whole_number(1, 600), FormSection.ADVANCED] = 10
     """Timeout for connecting and logging in."""
-    query_timeout_s: Seconds = 0
+    query_timeout_s: Annotated[Seconds, FormSection.ADVANCED] = 0
     """Statement timeout on the engine; 0: the engine's default. For impala, `[impala]` sets the default."""
-    session_timeout_s: Seconds = 0
+    session_timeout_s: Annotated[Seconds, FormSection.ADVANCED] = 0
     """Idle session timeout on the engine; 0: the engine's default. For impala, `[impala]` sets the default."""
-    close_queries: Flag = False
+    close_queries: Annotated[Flag, FormSection.ADVANCED] = False
     """Whether close_session closes the session's results. `[beeswax]` or `[impala]` sets the default."""
     session_conf: Pairs = Field(default_factory=dict[str, str])
     """`name=value;name=value`, with names allowed by `desktop.connector_policy.session_conf_allowed`."""
     statement_tags: Annotated[Flag, UNLISTED] = True
     """Whether the engine's own views show operation, user and connector of a statement."""
-    is_llap: Flag = False
+    is_llap: Annotated[Flag, FormSection.UNUSED] = False
     """Information only."""
     has_ssh: Annotated[Tunnel, UNLISTED] = False
     """Must be false: tunnels are not supported."""
-    ssh_server_host: Annotated[Text, UNLISTED] = "127.0.0.1"
+    ssh_server_host: Annotated[Text, UNLISTED, FormSection.UNUSED] = "127.0.0.1"
     """No effect."""
 
 
 class TagOptions(Options):
     """Options of the adapters for `postgresql://` and `mysql://` URLs."""
 
-    statement_tags: Flag = True
+    statement_tags: Annotated[Flag, FormSection.ADVANCED] = True
     """Whether the views of postgresql and mysql show user, operation and trace of each statement."""
 
 
@@ -496,10 +528,10 @@ class ImpalaOptions(Hs2Options):
     """Interface `hiveserver2`, dialect `impala`."""
 
     server_port: Port = 21050
-    use_sasl: Flag = False
-    kerberos_service_name: Text = "impala"
-    query_timeout_s: Seconds = 600
-    session_timeout_s: Seconds = 3600
+    use_sasl: Annotated[Flag, FormSection.ADVANCED] = False
+    kerberos_service_name: Annotated[Text, FormSection.ADVANCED] = "impala"
+    query_timeout_s: Annotated[Seconds, FormSection.ADVANCED] = 600
+    session_timeout_s: Annotated[Seconds, FormSection.ADVANCED] = 3600
 
 
 HS2_OPTIONS: Mapping[str, type[Hs2Options]] = MappingProxyType(

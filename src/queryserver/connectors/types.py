@@ -166,17 +166,18 @@ _CONTROLS = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 _NO_LINES = {ord(one): None for one in "\r\n\t"}
 _MULTILINE_SETTINGS = frozenset({"ssl_ca", "credentials_json"})
 _MAX_SHOWN_NAME_CHARACTERS = 100
-_CHOICES: Mapping[str, Sequence[str]] = MappingProxyType(
+GENERAL_CHOICES: Mapping[str, Sequence[str]] = MappingProxyType(
     {"retry": ("never", "read_only"), "share_results": tuple(ResultSharing)}
 )
-_MAXIMA: Mapping[str, int] = MappingProxyType(
+"""The words of each general setting that is a choice."""
+GENERAL_MAXIMA: Mapping[str, int] = MappingProxyType(
     {name: _MAX_S for name in GeneralSettings.model_fields if name.endswith("_s")}
     | dict.fromkeys(("max_estimated_bytes", "max_estimated_cost"), 2**63 - 1)
 )
 """The maximum of each general setting that is a positive integer."""
 _GENERAL: Settings = MappingProxyType(
-    {name: 1 if name in _MAXIMA else False for name in GeneralSettings.model_fields}
-    | {name: words[0] for name, words in _CHOICES.items()}
+    {name: 1 if name in GENERAL_MAXIMA else False for name in GeneralSettings.model_fields}
+    | {name: words[0] for name, words in GENERAL_CHOICES.items()}
 )
 """Additional settings of every type that accepts statements, each with a sample value that shows its type."""
 
@@ -200,10 +201,10 @@ def complete_settings(row: ConnectorType, values: Mapping[str, object]) -> dict[
             settings[name] = _typed(name, values[name], kind)
         except ValueError as problem:
             problems[name] = [str(problem)]
-    for name, maximum in _MAXIMA.items():
+    for name, maximum in GENERAL_MAXIMA.items():
         if not 1 <= int(settings.get(name, 1)) <= maximum:
             problems[name] = [f"Must be between 1 and {maximum}."]
-    for name, words in _CHOICES.items():
+    for name, words in GENERAL_CHOICES.items():
         if settings.get(name, words[0]) not in words and name not in problems:
             problems[name] = [f"Must be {', '.join(words[:-1])} or {words[-1]}."]
     if problems:

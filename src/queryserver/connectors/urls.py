@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, PlainValidator, ValidationError, Val
 
 from queryserver.connectors.options import (
     Flag,
+    FormSection,
     Kind,
     OptionRules,
     Options,
@@ -262,9 +263,9 @@ class UrlOptions(TagOptions):
     """`driver://user:password@host:port/database?option=value`; `${USER}` and `${PASSWORD}`: callers supply both."""
     has_ssh: Tunnel = False
     """Must be false: tunnels are not supported."""
-    ssh_server_host: Text = "127.0.0.1"
+    ssh_server_host: Annotated[Text, FormSection.UNUSED] = "127.0.0.1"
     """No effect."""
     has_impersonation: Annotated[Flag, AfterValidator(_of_trino)] = False
     """Whether to log in as the URL's user but run statements as the caller; only for trino."""
-    credentials_json: Annotated[Secret, _NO_KEY] = Field("", examples=[EXAMPLE_KEY])
+    credentials_json: Annotated[Secret, _NO_KEY, FormSection.UNUSED] = Field("", examples=[EXAMPLE_KEY])
     """Must be empty: keys are not passed to drivers."""

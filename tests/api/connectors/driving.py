@@ -55,11 +55,12 @@ class ConnectorAdmin:
         return response.status_code, body["code"], body.get("errors")
 
     async def shown(self, connector_id: str) -> dict[str, Any]:
-        """Return the body of a get call, which must succeed, without the field `status`."""
+        """Return the body of a get call, which must succeed, without the fields `status` and `options`."""
         response = await self.caller.get(f"connector/instance/get/{connector_id}")
         assert response.status_code == 200, response.text
         body = response.json()
         assert body.pop("status") == 0
+        del body["options"]
         return body
 
     async def instances(self) -> list[dict[str, Any]]:

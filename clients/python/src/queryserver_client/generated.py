@@ -2256,6 +2256,22 @@ class ConnectorSetting(TypedDict):
     value: str | int | float | bool
 
 
+class ConnectorOption(TypedDict):
+    """
+    A setting of a connector type, as a field of a form.
+    """
+
+    name: str
+    kind: Literal["text", "multiline", "url", "secret", "integer", "boolean", "choice"]
+    section: Literal["main", "advanced", "general", "unused"]
+    description: str
+    default: str | int | float | bool | None
+    required: bool
+    choices: list[str]
+    minimum: int | None
+    maximum: int | None
+
+
 class ConnectorType(TypedDict):
     """
     A kind of data source that can be configured.
@@ -2359,6 +2375,7 @@ class ConnectorTemplate(TypedDict):
     is_runnable: bool
     dialect_properties: DialectProperties
     id: str | None
+    options: list[ConnectorOption]
 
 
 class ConnectorTemplateResponse(TypedDict):
@@ -2388,6 +2405,7 @@ class ConnectorResponse(TypedDict):
     version: int
     groups: NotRequired[list[str]]
     last_modified: str
+    options: list[ConnectorOption]
     status: Literal[0]
 
 

@@ -2311,6 +2311,22 @@ class ConnectorSetting(WireModel):
     value: str | int | float | bool
 
 
+class ConnectorOption(WireModel):
+    """
+    A setting of a connector type, as a field of a form.
+    """
+
+    name: str
+    kind: Annotated[str, one_of("text", "multiline", "url", "secret", "integer", "boolean", "choice")]
+    section: Annotated[str, one_of("main", "advanced", "general", "unused")]
+    description: str
+    default: str | int | float | bool | None
+    required: bool
+    choices: list[str]
+    minimum: int | None
+    maximum: int | None
+
+
 class ConnectorType(WireModel):
     """
     A kind of data source that can be configured.
@@ -2414,6 +2430,7 @@ class ConnectorTemplate(WireModel):
     is_runnable: bool
     dialect_properties: DialectProperties
     id: str | None
+    options: list[ConnectorOption]
 
 
 class ConnectorTemplateResponse(WireModel):
@@ -2443,6 +2460,7 @@ class ConnectorResponse(WireModel):
     version: int
     groups: Omittable[list[str]] = None
     last_modified: Time
+    options: list[ConnectorOption]
     status: Literal[0]
 
 

@@ -1,6 +1,6 @@
 """Connector calls: connector types and stored connectors (Contract platform 5)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Response
@@ -18,6 +18,7 @@ from queryserver.api.responses import json_response, model_from, utc_text
 from queryserver.api.routes import PathGroup, failures
 from queryserver.api.schemas import generated as wire
 from queryserver.api.schemas.requests import platform as requests
+from queryserver.connectors.forms import FormOption
 from queryserver.connectors.instances import InstanceView, SubmittedConnector, TypeView
 from queryserver.connectors.model import SettingValue
 from queryserver.connectors.types import Category
@@ -61,9 +62,10 @@ async def new_connector(
     request: Annotated[requests.NewConnectorRequest, fields(requests.NewConnectorRequest)],
     connectors: StoredConnectorsDep,
 ) -> Response:
-    """Return a connector type with its default settings and the submitted values. Stores and tests nothing."""
+    """Return a connector type with its options, its default settings and the submitted values. Stores nothing."""
     found = await connectors.template(dialect, interface, submitted_connector(request.connector))
-    return json_response(wire.ConnectorTemplateResponse(connector=_template(found), status=0))
+    options = await connectors.options(dialect, interface)
+    return json_response(wire.ConnectorTemplateResponse(connector=_template(found, options), status=0))
 
 
 @router.get("/connector/instance/get/{id}", response_model=wire.ConnectorResponse)
@@ -73,9 +75,10 @@ async def get_connector(
     _: NoFields,
     connectors: StoredConnectorsDep,
 ) -> Response:
-    """Return a connector with its settings. Secrets are masked."""
+    """Return a connector with its settings, and the options of its type. Secrets are masked."""
     shown = await connectors.get(user, id)
-    return json_response(wire.ConnectorResponse(**dict(_connector(shown)), status=0))
+    options = await connectors.options(shown.instance.dialect, shown.instance.interface)
+    return json_response(wire.ConnectorResponse(**dict(_connector(shown)), options=_options(options), status=0))
 
 
 @router.post("/connector/instance/update", response_model=wire.ConnectorUpdateResponse, responses=failures(404, 409))
@@ -163,10 +166,14 @@ def _connector(shown: InstanceView) -> wire.Connector:
     )
 
 
-def _template(found: TypeView) -> wire.ConnectorTemplate:
+def _template(found: TypeView, options: Sequence[FormOption]) -> wire.ConnectorTemplate:
     """Return a connector type as a template, which clients complete with a name and send to `update`."""
-    fields: dict[str, Any] = {**dict(_type(found)), "name": "", "id": None}
+    fields: dict[str, Any] = {**dict(_type(found)), "name": "", "id": None, "options": _options(options)}
     return wire.ConnectorTemplate(**fields, dialect_properties=fields["properties"])
+
+
+def _options(options: Sequence[FormOption]) -> list[wire.ConnectorOption]:
+    return [model_from(wire.ConnectorOption, one, choices=list(one.choices)) for one in options]
 
 
 def _type(shown: TypeView) -> wire.ConnectorType:

@@ -169,13 +169,14 @@ def tables(section: type[Section], entry: str, name: str = "") -> Iterator[tuple
 
 
 @cache
-def descriptions(section: type[Section]) -> Mapping[str, str]:
-    """Return each key's docstring on one line, read from the source, because Python drops attribute docstrings.
+def attribute_docstrings(owner: type) -> Mapping[str, str]:
+    """Return the docstrings of the class's own attributes, each on one line.
 
-    Pydantic's `use_attribute_docstrings` would parse the source of all sections at each start.
+    They are read from the source, because Python drops them. Pydantic's `use_attribute_docstrings` would parse the
+    source of all classes at each start.
     """
-    body = next(node for node in ast.parse(inspect.getsource(section)).body if isinstance(node, ast.ClassDef)).body
-    texts = {
+    body = next(node for node in ast.parse(inspect.getsource(owner)).body if isinstance(node, ast.ClassDef)).body
+    return {
         field.target.id: " ".join(text.value.value.split())
         for field, text in pairwise(body)
         if isinstance(field, ast.AnnAssign)
@@ -184,6 +185,12 @@ def descriptions(section: type[Section]) -> Mapping[str, str]:
         and isinstance(text.value, ast.Constant)
         and isinstance(text.value.value, str)
     }
+
+
+@cache
+def descriptions(section: type[Section]) -> Mapping[str, str]:
+    """Return each key's docstring on one line."""
+    texts = attribute_docstrings(section)
     own = {name: texts[key.attribute] for name, key in keys(section).items() if key.attribute in texts}
     base = section.__base__
     return {**descriptions(base), **own} if base and issubclass(base, Section) and base is not Section else own
