@@ -390,6 +390,7 @@ async def test_unknown_fields_are_also_listed_for_other_groups_and_calls_without
         ("POST", "token/revoke", {"data": {"token": "nonsense", "all": "false", "x": "1"}}),
         ("GET", "storage/list", {"params": {"path": "/nowhere", "doas": ana.username, "x": "1"}}),
         ("POST", "storage/mkdir", {"data": {"path": "/nowhere", "name": "n", "x": "1"}, "params": {"x": "2"}}),
+        ("POST", "importer/upload/discard", {"data": {"file_path": "x", "x": "1"}}),
         ("POST", "importer/create_table", {"data": {"table": "t", "x": "1"}}),
         ("GET", "importer/sql_type_mapping", {"params": {"sql_dialect": "hive", "x": "1"}}),
     ):

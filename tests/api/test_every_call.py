@@ -320,6 +320,7 @@ class TestUploads:
                 await bob.post(f"importer/{name}", file_path=path, **TABLE) for name in ("create_table", "submit")
             ]
             assert {status_and_code(answer) for answer in answers} == {(400, "file_not_found")}
+            assert (await bob.post("importer/upload/discard", file_path=path)).json()["discarded"] is False
         shown = await ana.get("importer/file/guess_metadata", file_path=theirs, import_type="local")
         assert shown.status_code == 200
 

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
 
 from queryserver.errors.base import DatabaseUnavailable
-from queryserver.imports.uploads import NewImportUpload, StoredImportUpload, UploadUsage
+from queryserver.imports.uploads import NewImportUpload, StoredImportUpload, UploadReference, UploadUsage
 
 
 class MemoryImportUploads:
@@ -45,6 +45,13 @@ class MemoryImportUploads:
         if new is None or end <= _now():
             return False
         self.uploads[digest] = new, _now() + keep
+        return True
+
+    async def remove(self, user_id: int, reference: UploadReference) -> bool | None:
+        stored = await self.find(user_id, reference.digest)
+        if stored is None or stored.name != reference.name:
+            return False
+        del self.uploads[reference.digest]
         return True
 
     async def count_expired(self) -> int:

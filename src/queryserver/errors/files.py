@@ -197,6 +197,7 @@ invalid_columns = ErrorKind(InvalidRequest, "invalid_columns")
 import_target_denied = ErrorKind(InvalidRequest, "permission_denied")
 table_exists = ErrorKind(InvalidRequest, "table_exists")
 replacing_not_supported = ErrorKind(InvalidRequest, "not_supported")
+import_file_in_use = ErrorKind(InvalidRequest, "file_in_use", "An import that waits or runs uses this file.")
 # The file does not exist or belongs to another user (Contract importer 2.7).
 import_file_not_found = ErrorKind(InvalidRequest, "file_not_found", "File not found.")
 # The connector does not exist or belongs to other users.

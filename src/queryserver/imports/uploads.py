@@ -143,6 +143,18 @@ from import_uploads where user_id = {user_id} and expires_at > now()
 having count(*) < {most_files} and coalesce(sum(size_bytes), 0)::bigint + {size_bytes} <= {most_bytes}
 """
 
+_REMOVE = """
+with known as (
+    select digest from import_uploads where digest = $1 and user_id = $2 and name = $3 and expires_at > now()
+), removed as (
+    delete from import_uploads where digest in (select digest from known) and not exists (
+        select from statements
+        where user_id = $2 and state in ('waiting', 'running') and strpos(import_plan->>'plan', $4) > 0
+    ) returning digest
+)
+select exists (select from known) as is_known, exists (select from removed) as is_removed
+"""
+
 
 class ImportUploadRecords:
     """Records of the uploads of all users and instances.
@@ -189,6 +201,14 @@ class ImportUploadRecords:
             keep,
         )
         return changed == 1
+
+    async def remove(self, user_id: int, reference: UploadReference) -> bool | None:
+        """Delete the record. Return False if the user has no such upload, and None if an unfinished import uses it."""
+        # Only the plans of imports of this upload contain its secret, which JSON does not escape.
+        row = await self._database.row(_REMOVE, reference.digest, user_id, reference.name, reference.secret)
+        if row is None or not row["is_known"]:
+            return False
+        return True if row["is_removed"] else None
 
     async def count_expired(self) -> int:
         return await self._database.value("select count(*) from import_uploads where expires_at <= now()")
@@ -355,6 +375,21 @@ class ImportUploads:
         ):
             raise errors.import_file_not_found()
         return UploadedImportFile(self._area, digest.hex(), stored.name, stored.size_bytes)
+
+    async def discard(self, user: User, file_path: str) -> bool:
+        """Remove an upload of the user before it expires. Return False if the user has no such upload.
+
+        Raises import_file_in_use.
+        """
+        reference = UploadReference.read(file_path) or _INVALID_REFERENCE
+        removed = await self._records.remove(user.id, reference)
+        if removed is None:
+            raise errors.import_file_in_use()
+        if removed:
+            # If this fails, the clean-up deletes the file, because it has no record.
+            with suppress(errors.QueryServerError):
+                await self._area.delete(reference.digest.hex(), recursive=False)
+        return removed
 
     @asynccontextmanager
     async def temporary_copy(self, content: AsyncGenerator[bytes]) -> AsyncGenerator[Path]:

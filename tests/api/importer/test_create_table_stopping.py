@@ -202,6 +202,24 @@ async def test_running_import_extends_the_expiry_of_its_upload(
     assert (await ana.ended(operation))["query_status"]["state"] == "available"
 
 
+@pytest.mark.importer(80)
+async def test_upload_of_an_unfinished_import_is_not_discarded(tables: Tables, ana: Caller):
+    async def discard() -> tuple[int, object]:
+        answer = await ana.post("importer/upload/discard", file_path=path)
+        return answer.status_code, answer.json().get("code", answer.json().get("discarded"))
+
+    tables.slow.hold()
+    path = await uploaded(ana, LARGE)
+    operation = await started(ana, "slow", "discarded", file_path=path)
+    assert await discard() == (400, "file_in_use")
+    await eventually_loading(tables)
+    assert await discard() == (400, "file_in_use")
+    tables.slow.release()
+    assert (await ana.ended(operation))["query_status"]["state"] == "available"
+    assert [table.rows for table in tables.slow.tables.values()] == [LARGE.count(b"\n") - 1]
+    assert await discard() == (200, True)
+
+
 class TestJanitor:
     @pytest.mark.parametrize("connector", ["duckdb", "sqlite", "postgresql"])
     async def test_janitor_drops_tables_left_by_a_crash(self, tables: Tables, ana: Caller, connector: str):

@@ -64,6 +64,13 @@ async def turn_clock(caller: Caller, by: timedelta) -> None:
     await caller.api.database.execute(change, caller.username, by)
 
 
+async def discarded(caller: Caller, file_path: str) -> bool:
+    """Discard a file. Return whether this call removed it."""
+    body = (await caller.post_json("importer/upload/discard/", file_path=file_path)).json()
+    assert body["status"] == 0
+    return body["discarded"]
+
+
 async def send_body(caller: Caller, *pieces: bytes, **headers: str) -> tuple[int, str]:
     answer = await caller.send(
         "POST", "importer/upload/file", content=b"".join(pieces), headers={**MULTIPART, **headers}
@@ -336,6 +343,44 @@ class TestSize:
             await serving
             assert answers[0]["status"] == 400
             assert files_in(api) == []
+
+
+class TestDiscard:
+    @pytest.mark.importer(78)
+    async def test_discarded_file_is_gone_and_frees_its_place(self, small_importer: ImporterOpener):
+        async with small_importer(max_files_per_user=1) as api:
+            ana = await api.user("ana")
+            path = await uploaded(ana)
+            assert refusal(await upload(ana)) == (400, "quota_exceeded")
+            assert await discarded(ana, path)
+            assert files_in(api) == []
+            assert not await is_found(api, ana, path)
+            await uploaded(ana)
+            assert not await discarded(ana, path)
+
+    @pytest.mark.importer(79)
+    @pytest.mark.security("T20")
+    async def test_only_the_owner_discards_a_file(self, api: Api, ana: Caller):
+        path, bob = await uploaded(ana), await api.user("bob")
+        for text in (path, f"{path}x", f"{path}/x", "/etc/passwd", "upload/../../x", "upload", "é\u202e" * 5000):
+            assert not await discarded(bob, text)
+        assert not await discarded(ana, f"{path}x")
+        assert await read_back(api, ana, path) == CONTENT
+
+    @pytest.mark.importer(79)
+    async def test_expired_file_is_not_discarded(self, ana: Caller):
+        path = await uploaded(ana)
+        await turn_clock(ana, timedelta(days=1))
+        assert not await discarded(ana, path)
+
+    @pytest.mark.importer(78)
+    async def test_parallel_calls_discard_a_file_once(self, ana: Caller):
+        path = await uploaded(ana)
+        assert sorted(await asyncio.gather(*[discarded(ana, path) for _ in range(5)])) == [False] * 4 + [True]
+
+    async def test_reference_is_required(self, ana: Caller):
+        for fields in ({}, {"file_path": ""}):
+            assert refusal(await ana.post("importer/upload/discard", **fields)) == (400, "missing_parameter")
 
 
 class TestQuota:

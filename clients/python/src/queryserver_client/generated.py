@@ -2144,6 +2144,15 @@ class ImportedFile(TypedDict):
     expires_at: str
 
 
+class DiscardedFile(TypedDict):
+    """
+    The outcome of discarding an uploaded file.
+    """
+
+    status: Literal[0]
+    discarded: bool
+
+
 class ExcelMetadata(TypedDict):
     """
     The sheets of a workbook.

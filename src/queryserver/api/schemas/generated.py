@@ -2192,6 +2192,15 @@ class ImportedFile(WireModel):
     expires_at: Time
 
 
+class DiscardedFile(WireModel):
+    """
+    The outcome of discarding an uploaded file.
+    """
+
+    status: Literal[0]
+    discarded: bool
+
+
 class ExcelMetadata(WireModel):
     """
     The sheets of a workbook.

@@ -250,6 +250,19 @@ async def upload_import_file(
     )
 
 
+@router.post("/upload/discard", response_model=wire.DiscardedFile, responses=failures(403))
+async def discard_import_file(
+    user: ImporterUser,
+    request: Annotated[requests.DiscardRequest, _fields(requests.DiscardRequest)],
+    uploads: ImportUploadsDep,
+) -> Response:
+    """Remove an uploaded file of the caller before it expires. Contract importer 3.
+
+    Refused with `file_in_use` while an import of the file waits or runs. Discarding it again succeeds.
+    """
+    return json_response(wire.DiscardedFile(status=0, discarded=await uploads.discard(user, request.file_path)))
+
+
 @detection_router.get(
     "/file/guess_metadata",
     response_model=wire.DelimitedMetadata | wire.ExcelMetadata | wire.RecordsMetadata,

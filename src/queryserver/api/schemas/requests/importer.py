@@ -83,6 +83,10 @@ class MetadataParameters(ImportFields):
     encoding: FileEncoding | None = Field(default=None, description="Text encoding; by default detected.")
 
 
+class DiscardRequest(ImportFields):
+    file_path: RequiredText = Field(description="Reference of an upload.")
+
+
 class HeaderParameters(ImportFields):
     """Query parameters of guess_header. Separators may be written with backslash escapes."""
 
