@@ -48,6 +48,26 @@ async def test_local_file_becomes_table_in_one_call(db: Connection, sales: Path)
     assert len(await rows(db, "sales_local")) == 2
 
 
+async def test_uploads_of_a_call_are_discarded_and_others_kept(server: Server, db: Connection, sales: Path):
+    async def uploads() -> int:
+        return await server.api.database.value("select count(*) from import_uploads")
+
+    before = await uploads()
+    await db.imports.load(sales, "duckdb.sales_discarded")
+    await db.imports.preview(sales, "duckdb")
+    await db.imports.options(sales)
+    await db.imports.guess(sales)
+    with pytest.raises(ApiError):
+        await db.imports.load(sales, "duckdb.sales_discarded")
+    assert await uploads() == before
+    file = await db.imports.upload(sales)
+    await db.imports.load(file, "duckdb.sales_discarded", if_exists="append")
+    assert await uploads() == before + 1
+    assert await db.imports.discard(file)
+    assert not await db.imports.discard(file)
+    assert await uploads() == before
+
+
 async def test_store_file_becomes_table(db: Connection, folder: str):
     await db.files.upload(SALES.replace(",", ";").encode(), f"{folder}/sales.txt")
     loaded = await db.imports.load(f"{folder}/sales.txt", "duckdb.sales_remote")

@@ -2,7 +2,7 @@
 
 import io
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,11 @@ import openpyxl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from playwright.async_api import FilePayload, Page, expect
+from playwright.async_api import FilePayload, Page, Response, expect
 from tests.console.conftest import ADMIN, PASSWORD, Photographs, accessible
 from tests.e2e.harness import ServerProcess
 from tests.engines.chromium import ENGINE
+from tests.timing import until
 
 pytestmark = [pytest.mark.engine(ENGINE), pytest.mark.timeout(300)]
 
@@ -289,3 +290,50 @@ async def test_every_step_is_accessible(page: Page, photographs: Photographs):
     await page.get_by_role("dialog").wait_for()
     await accessible(page)
     await photographs(page, "import-column")
+
+
+async def test_uploads_are_discarded_when_their_import_succeeded_or_was_given_up(page: Page, http: httpx.AsyncClient):
+    async def upload_is_kept(path: str) -> bool:
+        query = {"file_path": path, "import_type": "local"}
+        return (await http.get("/importer/file/guess_metadata", params=query)).status_code == 200
+
+    uploads: list[str] = []
+
+    async def note(response: Response) -> None:
+        if "upload/file" in response.url:
+            uploads.append((await response.json())["file_path"])
+
+    page.on("response", note)
+    await choose(page, "first.csv", SALES)
+    await choose_again(page, "second.csv")
+    await use_connector(page, "duckdb")
+    await create(page, "ui_discarded")
+    await page.wait_for_url(EDITOR)
+    await choose(page, "third.csv", SALES)
+    await page.get_by_role("button", name="Choose another file").click()
+    await choose(page, "fourth.csv", SALES)
+    assert len(uploads) == 4
+    assert await upload_is_kept(uploads[3])
+    await page.close()
+    for path in uploads:
+        await until(lambda path=path: _is_gone(upload_is_kept(path)))
+
+
+async def choose_again(page: Page, name: str) -> None:
+    """Drop a file on the form of another one."""
+    await page.evaluate(
+        """name => {
+          const files = new DataTransfer();
+          files.items.add(new File(["a,b\\n1,2\\n"], name));
+          for (const type of ["dragenter", "dragover", "drop"]) {
+            document.body.dispatchEvent(new DragEvent(type, { bubbles: true, cancelable: true, dataTransfer: files }));
+          }
+        }""",
+        name,
+    )
+    await page.get_by_role("heading", name=name).wait_for()
+    await page.get_by_role("table").wait_for()
+
+
+async def _is_gone(kept: Awaitable[bool]) -> bool:
+    return not await kept

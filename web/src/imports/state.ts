@@ -9,6 +9,7 @@ import { type Metadata, type Reading, readingOf, type Source } from "./reading.t
 import { guessMetadata } from "./server.ts";
 import { canCreateTables, type Target, tableNameOf } from "./target.ts";
 import { uploadFile } from "./upload.ts";
+import { discardUpload } from "./uploads.ts";
 
 /** A file with all that the user chose for its import. */
 export interface Draft {
@@ -93,14 +94,16 @@ async function arrive(sourceOf: (abort: AbortSignal) => Promise<Source>): Promis
   current.abort();
   const controller = new AbortController();
   current = controller;
+  let source: Source | null = null;
   try {
-    const source = await sourceOf(controller.signal);
+    source = await sourceOf(controller.signal);
     arrival.value = { kind: "detecting", name: source.name };
     const metadata = await guessMetadata(source, "", controller.signal);
-    if (controller.signal.aborted) return;
+    controller.signal.throwIfAborted();
     draft.value = newDraft(source, metadata);
     arrival.value = { kind: "none", problem: null };
   } catch (problem) {
+    if (source !== null) void discardUpload(source);
     if (!controller.signal.aborted && !isAbort(problem)) arrival.value = { kind: "none", problem };
   }
 }
@@ -131,4 +134,17 @@ function tooLarge(limitBytes: number): string {
 // The next user of this page must not find the file of the one before.
 effect(() => {
   if (!session.isLoggedIn.value) discard();
+});
+
+// An upload is kept as long as its draft, also while its import runs: a failed import leads back to the form.
+let uploaded: Source | null = null;
+effect(() => {
+  const source = draft.value?.source ?? null;
+  if (uploaded !== null && uploaded.path !== source?.path) void discardUpload(uploaded);
+  uploaded = source;
+});
+
+addEventListener("pagehide", ({ persisted }) => {
+  // A page that the browser keeps may be shown again.
+  if (!persisted && uploaded !== null) void discardUpload(uploaded);
 });

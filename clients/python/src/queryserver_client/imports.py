@@ -7,11 +7,14 @@ Arrow streams (`frames.py`).
 import datetime as dt
 import json
 import re
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
-from queryserver_client.errors import ConfigurationError
+import anyio
+
+from queryserver_client.errors import ConfigurationError, QueryserverError
 from queryserver_client.exports import parts_of
 from queryserver_client.frames import Frame, is_frame, spooled
 from queryserver_client.statement import Statement, canceling
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from queryserver_client import generated
     from queryserver_client.generated import (
         DelimitedMetadata,
+        DiscardedFile,
         ExcelMetadata,
         HeaderGuess,
         ImportedFile,
@@ -36,6 +40,7 @@ FileType = Literal["csv", "tsv", "excel", "delimiter_format", "parquet", "ndjson
 IfExists = Literal["error", "append", "replace"]
 _WORKED_WITHIN_S = 90.0
 """The server takes at most 60 s to read a workbook."""
+_DISCARDED_WITHIN_S = 5.0
 _OF_HEADER = frozenset(
     {
         "file_type", "sheet_name", "field_separator", "quote_char", "record_separator", "encoding", "skip_rows",
@@ -180,9 +185,20 @@ class Imports:
             body: ImportedFile = (await self._transport.send(call)).json()
         return ImportFile(body["file_path"], "local", body["size"], moment(body["expires_at"]))
 
+    async def discard(self, file: ImportFile) -> bool:
+        """Remove an uploaded file before it expires, so that it no longer counts toward the limit for each user.
+
+        Returns whether this call removed it. Raises ApiError (`file_in_use`) while an import of the file is unfinished.
+        """
+        body: DiscardedFile = await self._transport.call(
+            "POST", "importer/upload/discard", {"file_path": file.path}, is_repeatable=True
+        )
+        return body["discarded"]
+
     async def guess(self, source: "ImportFile | Source | Frame", *, is_remote: bool = False) -> Guess:
         """Detect the type of a file, and its separators or sheets."""
-        return await self._guess(await self._file(source, is_remote), None)
+        async with self._file(source, is_remote) as file:
+            return await self._guess(file, None)
 
     async def _guess(self, file: ImportFile, encoding: str | None) -> Guess:
         query = None if encoding is None else {"encoding": encoding}
@@ -198,7 +214,8 @@ class Imports:
         self, source: "ImportFile | Source | Frame", options: FileOptions | None = None, *, is_remote: bool = False
     ) -> FileOptions:
         """Return the file options for `preview` and `load`. Options that are not set in `options` are detected."""
-        return await self._detected(await self._file(source, is_remote), options or FileOptions())
+        async with self._file(source, is_remote) as file:
+            return await self._detected(file, options or FileOptions())
 
     async def preview(
         self,
@@ -209,10 +226,10 @@ class Imports:
         is_remote: bool = False,
     ) -> Preview:
         """Return the columns with types in the connector's dialect, and at most 50 rows."""
-        file = await self._file(source, is_remote)
-        detected = await self._detected(file, options or FileOptions())
-        query = {**detected.given(), "connector": connector}
-        body: generated.Preview = await self._get("importer/file/preview/", file, query)
+        async with self._file(source, is_remote) as file:
+            detected = await self._detected(file, options or FileOptions())
+            query = {**detected.given(), "connector": connector}
+            body: generated.Preview = await self._get("importer/file/preview/", file, query)
         return Preview(
             detected,
             tuple(ImportColumn(**_known(column, ImportColumn)) for column in body["columns"]),
@@ -238,7 +255,7 @@ class Imports:
     ) -> Statement:
         """Start an import without waiting for its end. The arguments are those of `load`."""
         connector, database, table = parts_of(target)
-        file = await self._file(source, is_remote)
+        file = _file_of(source, is_remote) or await self.upload(cast("Source | Frame", source))
         detected = await self._detected(file, options or FileOptions())
         body = {
             "file_path": file.path,
@@ -280,30 +297,31 @@ class Imports:
         Raises ApiError (`table_exists`, `file_not_found`, …) if the import cannot be started, StatementError if it
         fails later, and ConversionFailed if a column of a data frame cannot be represented as Arrow.
         """
-        statement = await self.submit(
-            source,
-            target,
-            if_exists=if_exists,
-            columns=columns,
-            options=options,
-            max_bad_rows=max_bad_rows,
-            is_remote=is_remote,
-        )
-        async with canceling(statement):
-            result = await statement.result(timeout_s, on_progress=on_progress, on_log=on_log)
-            counts = (await result.dicts())[0]
+        async with self._file(source, is_remote) as file:
+            statement = await self.submit(
+                file, target, if_exists=if_exists, columns=columns, options=options, max_bad_rows=max_bad_rows
+            )
+            async with canceling(statement):
+                result = await statement.result(timeout_s, on_progress=on_progress, on_log=on_log)
+                counts = (await result.dicts())[0]
         return Loaded(
             counts["table"], counts["rows_read"], counts["rows_loaded"], counts["rows_bad"], statement.operation_id
         )
 
-    async def _file(self, source: "ImportFile | Source | Frame", is_remote: bool) -> ImportFile:
-        if isinstance(source, ImportFile):
-            return source
-        if isinstance(source, str) and (is_remote or _STORE.match(source)):
-            return ImportFile(source, "remote")
-        if is_remote:
-            raise ConfigurationError("a store path must be a string")
-        return await self.upload(source)
+    @asynccontextmanager
+    async def _file(self, source: "ImportFile | Source | Frame", is_remote: bool) -> "AsyncGenerator[ImportFile]":
+        """Yield the file of a source. A file that is uploaded for this call is discarded at the end."""
+        if (file := _file_of(source, is_remote)) is not None:
+            yield file
+            return
+        file = await self.upload(cast("Source | Frame", source))
+        try:
+            yield file
+        finally:
+            # The server may not respond, or not have this call. Then the file expires by itself.
+            with anyio.move_on_after(self._transport.cleanup_s(_DISCARDED_WITHIN_S), shield=True):
+                with suppress(QueryserverError):
+                    await self.discard(file)
 
     async def _detected(self, file: ImportFile, options: FileOptions) -> FileOptions:
         if options.file_type is None or (options.file_type == "excel" and options.sheet_name is None):
@@ -320,6 +338,17 @@ class Imports:
         if (words := params.get("null_words")) is not None:
             params["null_words"] = json.dumps(list(words))
         return await self._transport.call("GET", path, params=params, wait_s=_WORKED_WITHIN_S)
+
+
+def _file_of(source: "ImportFile | Source | Frame", is_remote: bool) -> ImportFile | None:
+    """Return the file, or None if the source must be uploaded."""
+    if isinstance(source, ImportFile):
+        return source
+    if isinstance(source, str) and (is_remote or _STORE.match(source)):
+        return ImportFile(source, "remote")
+    if is_remote:
+        raise ConfigurationError("a store path must be a string")
+    return None
 
 
 def _known(facts: Mapping[str, Any], kind: type[FileOptions] | type[ImportColumn]) -> dict[str, Any]:

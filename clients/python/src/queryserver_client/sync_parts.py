@@ -52,6 +52,7 @@ class Imports(Face[AsyncImports]):
     """Like the async Imports, without `await`. `submit` is missing; use `load`, which waits for completion."""
 
     upload = blocking(AsyncImports.upload)
+    discard = blocking(AsyncImports.discard)
     guess = blocking(AsyncImports.guess)
     options = blocking(AsyncImports.options)
     preview = blocking(AsyncImports.preview)
