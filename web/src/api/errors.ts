@@ -16,6 +16,7 @@ export class ApiError extends Error {
   }
 }
 
+const TEMPORARY = new Set([0, 408, 429, 502, 503, 504]);
 const WITHOUT_RESPONSE = "The server did not answer. Check the connection; the page goes on when the server is back.";
 
 /** Return the error of a failed response with this body, which may be JSON of any shape or text. */
@@ -38,13 +39,23 @@ export function errorOf(response: Response, body: unknown): ApiError {
 /** Return an exception as an error that can be shown, with the cause if it is one of ours. */
 export function asApiError(problem: unknown): ApiError {
   if (problem instanceof ApiError) return problem;
-  if (problem instanceof TypeError) return new ApiError(0, "no_response", WITHOUT_RESPONSE);
+  if (problem instanceof TypeError || isTimeout(problem)) return new ApiError(0, "no_response", WITHOUT_RESPONSE);
   return new ApiError(0, "page_error", problem instanceof Error ? problem.message : String(problem));
 }
 
 /** Return whether an exception only says that the page itself ended the call. */
 export function isAbort(problem: unknown): boolean {
   return problem instanceof DOMException && problem.name === "AbortError";
+}
+
+/** Return whether the same call may succeed later: no answer, too many calls, or a server that is not ready. */
+export function isTemporary(problem: unknown): boolean {
+  if (problem instanceof ApiError) return TEMPORARY.has(problem.httpStatus) && problem.code !== "page_error";
+  return problem instanceof TypeError || isTimeout(problem);
+}
+
+function isTimeout(problem: unknown): boolean {
+  return problem instanceof DOMException && problem.name === "TimeoutError";
 }
 
 export function isRecord(value: unknown): value is Record<string, unknown> {

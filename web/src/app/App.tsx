@@ -1,14 +1,16 @@
-import { useEffect, useState } from "preact/hooks";
-import { ErrorBoundary, LocationProvider, useLocation } from "preact-iso";
+import { useEffect } from "preact/hooks";
+import { LocationProvider, useLocation } from "preact-iso";
 import { LoginCallback } from "../login/LoginCallback.tsx";
 import { LoginView } from "../login/LoginView.tsx";
 import { safeTarget } from "../login/target.ts";
 import { ErrorMessage, Loading } from "../ui/States.tsx";
+import { useLoaded } from "../ui/useLoaded.ts";
 import { config, loadConfig } from "./config.ts";
 import { at, urlPrefix } from "./prefix.ts";
 import { Views } from "./routes.tsx";
 import { Shell } from "./Shell.tsx";
 import { session } from "./session.ts";
+import { ViewBoundary } from "./ViewBoundary.tsx";
 
 const VIEWS = "editor|results|tables|queries|history|files|import|admin|login";
 /** The addresses that the console serves. Other links of the same server, such as /api/docs, leave it. */
@@ -17,9 +19,7 @@ const SCOPE = new RegExp(`^${urlPrefix}/((${VIEWS})([/?#].*)?)?$`);
 export function App() {
   return (
     <LocationProvider scope={SCOPE}>
-      <ErrorBoundary onError={(problem) => setTimeout(() => Promise.reject(problem))}>
-        <Entrance />
-      </ErrorBoundary>
+      <Entrance />
     </LocationProvider>
   );
 }
@@ -44,18 +44,20 @@ function Entrance() {
 }
 
 function Workplace() {
-  const [problem, setProblem] = useState<unknown>(null);
-  useEffect(() => {
-    loadConfig().catch(setProblem);
-    return () => {
+  const { problem, reload } = useLoaded("config", loadConfig);
+  useEffect(
+    () => () => {
       config.value = null;
-    };
-  }, []);
-  if (problem) return <ErrorMessage problem={problem} onRetry={() => location.reload()} />;
+    },
+    [],
+  );
+  if (problem) return <ErrorMessage problem={problem} onRetry={reload} />;
   if (config.value === null) return <Loading label="Starting" />;
   return (
     <Shell>
-      <Views />
+      <ViewBoundary>
+        <Views />
+      </ViewBoundary>
     </Shell>
   );
 }

@@ -11,8 +11,9 @@ import {
   Sun,
 } from "lucide-preact";
 import type { ComponentChildren, FunctionComponent } from "preact";
+import { useEffect, useLayoutEffect } from "preact/hooks";
 import { useLocation } from "preact-iso";
-import { Toasts } from "../ui/Toasts.tsx";
+import { clearToasts, Toasts } from "../ui/Toasts.tsx";
 import { isAdmin } from "./config.ts";
 import { DropOverlay } from "./DropOverlay.tsx";
 import icon from "./icon.svg";
@@ -44,6 +45,14 @@ const ICON_PX = 20;
 export function Shell({ children }: { children: ComponentChildren }) {
   const { path } = useLocation();
   const ThemeIcon = THEME_ICONS[theme.value];
+  const shown = ITEMS.find((item) => path.startsWith(at(item.path)))?.label;
+  // Effects of views, which may set a title of their own, come after layout effects.
+  // biome-ignore lint/correctness/useExhaustiveDependencies: each address gets its title, also after one of a view
+  useLayoutEffect(() => {
+    document.title = shown === undefined ? "Query Server" : `${shown} – Query Server`;
+  }, [path, shown]);
+  // The next user of this page must not read the messages of the one before.
+  useEffect(() => clearToasts, []);
   return (
     <div class={styles.shell}>
       <a class={styles.skip} href="#main">

@@ -10,6 +10,6 @@ export const connectors = computed<readonly Connector[]>(() => config.value?.app
 export const isAdmin = computed(() => config.value?.svc_config.is_admin ?? false);
 
 /** Load the configuration. Throws ApiError. */
-export async function loadConfig(): Promise<void> {
-  config.value = await data(api.POST("/api/v1/get_config", {}));
+export async function loadConfig(signal: AbortSignal): Promise<void> {
+  config.value = await data(api.POST("/api/v1/get_config", { signal }));
 }

@@ -4,17 +4,22 @@ import { useEffect } from "preact/hooks";
 import { lazy, Route, Router, useLocation } from "preact-iso";
 import { EmptyState } from "../ui/States.tsx";
 import { at } from "./prefix.ts";
+import { MissingView } from "./ViewBoundary.tsx";
 
-const EditorView = lazy(() => import("../editor/EditorView.tsx").then((module) => module.EditorView));
+const EditorView = lazy(() => import("../editor/EditorView.tsx").then((module) => module.EditorView, missing));
 const SharedResultView = lazy(() =>
-  import("../results/SharedResultView.tsx").then((module) => module.SharedResultView),
+  import("../results/SharedResultView.tsx").then((module) => module.SharedResultView, missing),
 );
-const TableDetails = lazy(() => import("../catalog/TableDetails.tsx").then((module) => module.TableDetails));
-const QueriesView = lazy(() => import("../queries/QueriesView.tsx").then((module) => module.QueriesView));
-const HistoryView = lazy(() => import("../queries/HistoryView.tsx").then((module) => module.HistoryView));
-const FilesView = lazy(() => import("../files/FilesView.tsx").then((module) => module.FilesView));
-const AdminView = lazy(() => import("../admin/AdminView.tsx").then((module) => module.AdminView));
-const ImportView = lazy(() => import("../imports/ImportView.tsx").then((module) => module.ImportView));
+const TableDetails = lazy(() => import("../catalog/TableDetails.tsx").then((module) => module.TableDetails, missing));
+const QueriesView = lazy(() => import("../queries/QueriesView.tsx").then((module) => module.QueriesView, missing));
+const HistoryView = lazy(() => import("../queries/HistoryView.tsx").then((module) => module.HistoryView, missing));
+const FilesView = lazy(() => import("../files/FilesView.tsx").then((module) => module.FilesView, missing));
+const AdminView = lazy(() => import("../admin/AdminView.tsx").then((module) => module.AdminView, missing));
+const ImportView = lazy(() => import("../imports/ImportView.tsx").then((module) => module.ImportView, missing));
+
+function missing(): FunctionComponent {
+  return MissingView;
+}
 
 export function Views() {
   return (

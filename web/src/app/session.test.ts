@@ -33,6 +33,7 @@ const paths = (sent: Request[]) => sent.map((request) => new URL(request.url).pa
 
 beforeEach(() => {
   vi.useFakeTimers();
+  localStorage.setItem("queryserver.session", "1");
 });
 
 afterEach(async () => {
@@ -52,9 +53,19 @@ test("the cookie of an earlier visit logs in without a form", async () => {
   expect(sent[0]?.headers.get("X-Requested-With")).toBe("queryserver");
 });
 
-test("a visit without a cookie shows the login without a reason", async () => {
-  answering(refused());
+test("a first visit shows the login without a call", async () => {
+  localStorage.clear();
+  const sent = answering();
   await session.resume();
+  expect(session.isStarting.value).toBe(false);
+  expect(sent).toHaveLength(0);
+});
+
+test("a visit with a refused cookie shows the login without a reason, the next one without a call", async () => {
+  const sent = answering(refused());
+  await session.resume();
+  await session.resume();
+  expect(sent).toHaveLength(1);
   expect(session.isLoggedIn.value).toBe(false);
   expect(session.isStarting.value).toBe(false);
   expect(session.notice.value).toBe("");
@@ -103,6 +114,38 @@ test("a login that is not remembered renews with the token in memory", async () 
   await session.end();
   expect(paths(sent)).toEqual(["/api/v1/token/refresh", "/api/v1/token/revoke"]);
   expect(await sent[1]?.json()).toEqual({ refresh: "in memory" });
+});
+
+test("a refresh token in memory is replaced by the one that the server rotates to", async () => {
+  session.begin({ access: token(1, "a"), refresh: "first" });
+  const sent = answering(Response.json({ access: token(1, "b"), refresh: "second" }), renewed(token(1, "c")));
+  await session.renew();
+  await session.renew();
+  expect(await sent[1]?.json()).toEqual({ refresh: "second" });
+});
+
+test("a refresh that is answered after the logout does not log in again", async () => {
+  session.begin({ access: token(1, "a"), isInCookie: true });
+  const answers: Array<(response: Response) => void> = [];
+  vi.stubGlobal("fetch", () => new Promise<Response>((resolve) => answers.push(resolve)));
+  const renewal = session.renew();
+  await vi.waitFor(() => expect(answers).toHaveLength(1));
+  void session.end();
+  answers[0]?.(renewed(token(1, "b")));
+  expect(await renewal).toBe(false);
+  expect(session.isLoggedIn.value).toBe(false);
+});
+
+test("a refresh that is refused after another login does not end it", async () => {
+  session.begin({ access: token(1, "a"), refresh: "old" });
+  const answers: Array<(response: Response) => void> = [];
+  vi.stubGlobal("fetch", () => new Promise<Response>((resolve) => answers.push(resolve)));
+  const renewal = session.renew();
+  await vi.waitFor(() => expect(answers).toHaveLength(1));
+  session.begin({ access: token(1, "b"), refresh: "new" });
+  answers[0]?.(refused());
+  expect(await renewal).toBe(true);
+  expect(session.accessToken.value).toBe(token(1, "b"));
 });
 
 test("an API token is neither renewed nor revoked", async () => {

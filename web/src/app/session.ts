@@ -20,10 +20,13 @@ export interface Login {
 }
 
 type RefreshToken = { place: "cookie" } | { place: "memory"; token: string } | { place: "none" };
-/** What tabs of one browser tell each other: a login in the cookie has begun, or the user has logged out. */
+/** What a tab sends to the others of its browser: a login in the cookie has begun, or the user has logged out. */
 type Message = "begun" | "ended";
 
 const NONE: RefreshToken = { place: "none" };
+const COOKIE: RefreshToken = { place: "cookie" };
+/** Kept in the browser while it may have the cookie, so that a first visit does not begin with a refused call. */
+const COOKIE_MARK = `queryserver.session${urlPrefix}`;
 const CALL_TIMEOUT_MS = 15_000;
 /** The access token is replaced this long before it expires, or after half of a short life. */
 const RENEW_BEFORE_S = 60;
@@ -48,22 +51,25 @@ let ending: Promise<void> = Promise.resolve();
 export const session = {
   accessToken,
   isLoggedIn: computed(() => accessToken.value !== null),
+  /** The id of the user; null without a login, and for API tokens. */
+  userId: computed(() => (accessToken.value === null ? null : (claimsOf(accessToken.value)?.userId ?? null))),
   /** Whether it is still unknown if the cookie of an earlier visit logs the user in. */
   isStarting,
-  /** Why the user has to log in again; empty if there is no reason to tell. */
+  /** Why the user has to log in again; empty after a logout and on a first visit. */
   notice,
 
   /** Start the session with the tokens of a login. */
   begin({ access, refresh, isInCookie = false }: Login): void {
-    refreshToken = isInCookie ? { place: "cookie" } : refresh ? { place: "memory", token: refresh } : NONE;
+    refreshToken = isInCookie ? COOKIE : refresh ? { place: "memory", token: refresh } : NONE;
+    if (isInCookie) localStorage.setItem(COOKIE_MARK, "1");
     accept(access);
     if (isInCookie) send("begun");
   },
 
   /** Log in with the cookie of an earlier visit or of another tab, if there is one. */
   async resume(): Promise<void> {
-    if (accessToken.value === null) {
-      refreshToken = { place: "cookie" };
+    if (accessToken.value === null && localStorage.getItem(COOKIE_MARK) !== null) {
+      refreshToken = COOKIE;
       await session.renew();
       if (accessToken.value === null) forget("");
     }
@@ -151,12 +157,19 @@ async function inOneTab(work: () => Promise<boolean>): Promise<boolean> {
 }
 
 async function refresh(): Promise<boolean> {
-  const response = await sendRefresh(refreshToken);
+  const sent = refreshToken;
+  const response = await sendRefresh(sent);
+  // The user has logged out in the meantime, or in by another way.
+  if (sent !== refreshToken) return accessToken.value !== null;
   if (response?.data !== undefined) {
-    accept(response.data.access);
+    const { access, refresh: next } = response.data;
+    // With `rotate_refresh_tokens`, the token that was sent is not accepted again.
+    if (next !== undefined && sent.place === "memory") refreshToken = { place: "memory", token: next };
+    accept(access);
     return true;
   }
   if (response === null || REFUSALS.has(response.response.status)) {
+    if (sent.place === "cookie") localStorage.removeItem(COOKIE_MARK);
     forget(accessToken.value === null ? "" : SESSION_ENDED);
   } else if (accessToken.value !== null) {
     renewIn(RETRY_AFTER_S);
@@ -166,7 +179,7 @@ async function refresh(): Promise<boolean> {
 
 interface Renewal {
   response: Pick<Response, "status">;
-  data?: { access: string };
+  data?: { access: string; refresh?: string };
 }
 
 /** Send the refresh token. Returns null without one, and status 0 if the server did not answer. */
@@ -186,6 +199,7 @@ async function sendRefresh(kept: RefreshToken): Promise<Renewal | null> {
 async function end(): Promise<void> {
   const kept = refreshToken;
   const headers = accessToken.value === null ? {} : { Authorization: `Bearer ${accessToken.value}` };
+  if (kept.place === "cookie") localStorage.removeItem(COOKIE_MARK);
   forget("");
   const options = { signal: AbortSignal.timeout(CALL_TIMEOUT_MS), keepalive: true };
   try {

@@ -7,9 +7,9 @@ let name: Promise<string> | null = null;
 
 /** Return the name of the user. Throws ApiError. */
 export function userName(): Promise<string> {
-  name ??= requested();
-  name.catch(() => {
+  name ??= requested().catch((problem: unknown) => {
     name = null;
+    throw problem;
   });
   return name;
 }

@@ -1,7 +1,7 @@
 /** Short messages that a view shows about something that ended, such as an upload. */
 import { signal } from "@preact/signals";
 import { X } from "lucide-preact";
-import { asApiError } from "../api/errors.ts";
+import { asApiError, isAbort } from "../api/errors.ts";
 import { IconButton } from "./Button.tsx";
 import styles from "./Toasts.module.css";
 
@@ -21,9 +21,13 @@ export function notify(text: string): void {
   setTimeout(() => remove(id), SHOWN_MS);
 }
 
-/** Show the message of a failed call until the user closes it. */
+/** Show the message of a failed call until the user closes it. A call that the page itself ended has none. */
 export function notifyProblem(problem: unknown): void {
-  add(asApiError(problem).message, true);
+  if (!isAbort(problem)) add(asApiError(problem).message, true);
+}
+
+export function clearToasts(): void {
+  toasts.value = [];
 }
 
 export function Toasts() {

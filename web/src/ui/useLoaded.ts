@@ -8,8 +8,11 @@ export interface Loaded<T> {
   reload: () => void;
 }
 
+/** As long as the slowest calls take, such as the list of a directory with 1,000,000 entries. */
+const LOAD_TIMEOUT_MS = 300_000;
+
 /**
- * Load a value when the component is shown and whenever `key` changes. The signal is aborted when the component goes
+ * Load a value when the component is shown and whenever `key` changes. The signal is aborted when the component ends
  * or a newer load begins. While it reloads, the previous value stays.
  */
 export function useLoaded<T>(key: string, load: (signal: AbortSignal) => Promise<T>): Loaded<T> {
@@ -20,8 +23,9 @@ export function useLoaded<T>(key: string, load: (signal: AbortSignal) => Promise
   // biome-ignore lint/correctness/useExhaustiveDependencies: the key and the round are what starts a load
   useEffect(() => {
     const controller = new AbortController();
+    const signal = AbortSignal.any([controller.signal, AbortSignal.timeout(LOAD_TIMEOUT_MS)]);
     setState((before) => ({ ...before, isLoading: true }));
-    latest.current(controller.signal).then(
+    latest.current(signal).then(
       (value) => {
         if (!controller.signal.aborted) setState({ value, problem: null, isLoading: false });
       },
