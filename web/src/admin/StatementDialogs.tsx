@@ -1,9 +1,9 @@
-import { dateText, durationText } from "../queries/times.ts";
-import { useAction } from "../queries/useAction.ts";
 import { Button } from "../ui/Button.tsx";
 import { Dialog } from "../ui/Dialog.tsx";
 import { ErrorMessage, Loading } from "../ui/States.tsx";
 import { notify } from "../ui/Toasts.tsx";
+import { dateText, durationText } from "../ui/texts.ts";
+import { useAction } from "../ui/useAction.ts";
 import { useLoaded } from "../ui/useLoaded.ts";
 import styles from "./admin.module.css";
 import { type Details, isActive, type Statement, statementDetails, stateText, stopStatement } from "./statements.ts";

@@ -11,8 +11,8 @@ import {
 } from "lucide-preact";
 import type { FunctionComponent } from "preact";
 import { connectors } from "../app/config.ts";
-import { ago, dateText, durationText } from "../queries/times.ts";
 import { IconButton } from "../ui/Button.tsx";
+import { ago, dateText, durationText } from "../ui/texts.ts";
 import styles from "./admin.module.css";
 import { isActive, type State, type Statement, stateText } from "./statements.ts";
 

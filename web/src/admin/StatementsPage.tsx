@@ -1,10 +1,10 @@
 import { RotateCw } from "lucide-preact";
 import { useState } from "preact/hooks";
 import { connectors } from "../app/config.ts";
-import { useDebounced } from "../queries/useDebounced.ts";
 import { Button, IconButton } from "../ui/Button.tsx";
 import { SelectField, TextField } from "../ui/Field.tsx";
 import { EmptyState, ErrorMessage, Loading } from "../ui/States.tsx";
+import { useDebounced } from "../ui/useDebounced.ts";
 import { useLoaded } from "../ui/useLoaded.ts";
 import styles from "./admin.module.css";
 import { ShowDialog, StopDialog } from "./StatementDialogs.tsx";

@@ -1,16 +1,18 @@
 import { FolderPlus, Upload as UploadIcon } from "lucide-preact";
 import type { TargetedDragEvent } from "preact";
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useMemo, useRef, useState } from "preact/hooks";
 import { useLocation } from "preact-iso";
+import { ApiError } from "../api/errors.ts";
 import { Button } from "../ui/Button.tsx";
 import { EmptyState, ErrorMessage, Loading } from "../ui/States.tsx";
 import { notifyProblem } from "../ui/Toasts.tsx";
+import { countText } from "../ui/texts.ts";
+import { useDebounced } from "../ui/useDebounced.ts";
 import { Crumbs } from "./Crumbs.tsx";
 import { type Intent, IntentDialog } from "./dialogs.tsx";
 import { droppedFiles } from "./dropped.ts";
 import { FileTable } from "./FileTable.tsx";
 import styles from "./files.module.css";
-import { countText } from "./format.ts";
 import { type Listing, type SortKey, useListing } from "./listing.ts";
 import { addressOf, isInTrash, isRoot, parentOf } from "./paths.ts";
 import { SelectionBar } from "./SelectionBar.tsx";
@@ -27,13 +29,12 @@ interface Props {
   ofFile: preact.ComponentChildren;
 }
 
-const FILTER_PAUSE_MS = 250;
 const KEYS: readonly SortKey[] = ["name", "type", "mtime", "size", "user", "group"];
 
 export function DirectoryView({ path, sort, store, ofFile }: Props) {
   const { route } = useLocation();
   const [filter, setFilter] = useState("");
-  const applied = useDelayed(filter);
+  const applied = useDebounced(filter);
   const [round, setRound] = useState(0);
   const [intent, setIntent] = useState<Intent | null>(null);
   const descending = sort.startsWith("-");
@@ -100,7 +101,7 @@ function ListState({ listing, isFiltered }: { listing: Listing; isFiltered: bool
   if (total === null) return <Loading />;
   if (total === 0 && isFiltered) return <EmptyState title="No name contains this text." />;
   if (total === 0) return <EmptyState title="This directory is empty.">Drop files here to upload them.</EmptyState>;
-  const count = countText(total, "entry").replace("entrys", "entries");
+  const count = countText(total, "entry", "entries");
   return (
     <div class={styles.count} role="status">
       {listing.isTotalExact.value ? count : `More than ${count}`}
@@ -168,15 +169,5 @@ function DropZone({ path, isEnabled, children }: DropZoneProps) {
 }
 
 function isNotADirectory(problem: unknown): boolean {
-  return problem instanceof Error && "code" in problem && problem.code === "not_a_directory";
-}
-
-/** Return the text once it has not changed for a moment. */
-function useDelayed(text: string): string {
-  const [delayed, setDelayed] = useState(text);
-  useEffect(() => {
-    const timer = setTimeout(() => setDelayed(text), FILTER_PAUSE_MS);
-    return () => clearTimeout(timer);
-  }, [text]);
-  return delayed;
+  return problem instanceof ApiError && problem.code === "not_a_directory";
 }

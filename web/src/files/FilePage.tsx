@@ -7,15 +7,15 @@ import { Button } from "../ui/Button.tsx";
 import { ErrorMessage, Loading } from "../ui/States.tsx";
 import { Tabs } from "../ui/Tabs.tsx";
 import { notifyProblem } from "../ui/Toasts.tsx";
+import { bytesText } from "../ui/texts.ts";
 import { useLoaded } from "../ui/useLoaded.ts";
 import { Crumbs } from "./Crumbs.tsx";
 import { type Intent, IntentDialog } from "./dialogs.tsx";
 import { downloadUrl } from "./downloads.ts";
 import styles from "./files.module.css";
-import { bytesText, timeText } from "./format.ts";
 import { ImagePreview } from "./ImagePreview.tsx";
 import { kindOf } from "./kinds.ts";
-import type { Entry } from "./listing.ts";
+import { type Entry, modifiedText } from "./listing.ts";
 import { addressOf, nameOf, parentOf } from "./paths.ts";
 import type { Store } from "./stores.ts";
 import { TablePreview } from "./TablePreview.tsx";
@@ -76,7 +76,7 @@ function FileButtons({ entry, onIntent }: { entry: Entry; onIntent: (intent: Int
 
 function Facts({ entry }: { entry: Entry }) {
   const owner = [entry.user, entry.group].filter((name) => name !== "").join(" : ");
-  const facts = [bytesText(entry.size), timeText(entry.mtime), owner, entry.rwx].filter((fact) => fact !== "");
+  const facts = [bytesText(entry.size), modifiedText(entry), owner, entry.rwx].filter((fact) => fact !== "");
   return <p class={styles.about}>{facts.join(" · ")}</p>;
 }
 

@@ -6,10 +6,10 @@ import { ArrowDown, ArrowUp } from "lucide-preact";
 import type { TargetedKeyboardEvent, TargetedMouseEvent } from "preact";
 import { useEffect, useId, useRef } from "preact/hooks";
 import { notifyProblem } from "../ui/Toasts.tsx";
+import { bytesText } from "../ui/texts.ts";
 import { EntryIcon } from "./EntryIcon.tsx";
 import styles from "./files.module.css";
-import { bytesText, timeText } from "./format.ts";
-import type { Entry, Listing, SortKey } from "./listing.ts";
+import { type Entry, type Listing, modifiedText, type SortKey } from "./listing.ts";
 import { addressOf } from "./paths.ts";
 import type { Selection } from "./selection.ts";
 
@@ -175,7 +175,7 @@ function Cells({ entry }: { entry: Entry }) {
         {entry.type === "dir" ? "" : bytesText(entry.size)}
       </div>
       <div role="gridcell" class={styles.time}>
-        {timeText(entry.mtime)}
+        {modifiedText(entry)}
       </div>
       <div role="gridcell" class={styles.owner}>
         {entry.user}

@@ -5,6 +5,7 @@ import { IconButton } from "../ui/Button.tsx";
 import { SelectField, TextField } from "../ui/Field.tsx";
 import { ErrorMessage, Loading } from "../ui/States.tsx";
 import { notifyProblem } from "../ui/Toasts.tsx";
+import { useDebounced } from "../ui/useDebounced.ts";
 import { Crumbs } from "./Crumbs.tsx";
 import { type Entry, useListing } from "./listing.ts";
 import { NameForm } from "./NameForm.tsx";
@@ -86,7 +87,7 @@ interface BrowserProps {
 function Browser({ mode, value, directory, filter, setFilter, open, onChange }: BrowserProps) {
   const [isNaming, setNaming] = useState(false);
   // Directories come first in the order of types.
-  const listing = useListing({ path: directory, sortby: "type", descending: false, filter });
+  const listing = useListing({ path: directory, sortby: "type", descending: false, filter: useDebounced(filter) });
   const create = async (name: string) => {
     await data(api.POST("/api/v1/storage/create/directory", { body: { path: directory, name } }));
     setNaming(false);

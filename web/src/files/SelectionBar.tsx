@@ -3,14 +3,14 @@ import { startDownload } from "../app/download.ts";
 import { Button } from "../ui/Button.tsx";
 import { Menu, type MenuItem } from "../ui/Menu.tsx";
 import { notifyProblem } from "../ui/Toasts.tsx";
+import { numberText } from "../ui/texts.ts";
 import * as changes from "./changes.ts";
 import type { Intent } from "./dialogs.tsx";
 import { downloadUrl } from "./downloads.ts";
 import styles from "./files.module.css";
-import { countText } from "./format.ts";
 import type { Entry } from "./listing.ts";
 import { isRestorable } from "./paths.ts";
-import type { Selection } from "./selection.ts";
+import { MAX_SELECTED, type Selection } from "./selection.ts";
 import { type Store, supports } from "./stores.ts";
 
 interface Props {
@@ -31,7 +31,7 @@ export function SelectionBar({ selection, store, inTrash, onIntent, onChanged }:
   const restore = () => void changes.restore(restorable).then(onChanged);
   return (
     <div class={styles.selection} role="toolbar" aria-label="Selected entries">
-      <span class={styles.selected}>{countText(entries.length, "selected").replace("selecteds", "selected")}</span>
+      <span class={styles.selected}>{selectedText(entries.length)}</span>
       {isOne && entry.type === "file" ? (
         <Button onClick={() => startDownload(downloadUrl(entry.path)).catch(notifyProblem)}>Download</Button>
       ) : null}
@@ -45,6 +45,10 @@ export function SelectionBar({ selection, store, inTrash, onIntent, onChanged }:
       </Menu>
     </div>
   );
+}
+
+function selectedText(count: number): string {
+  return count === MAX_SELECTED ? `${numberText(count)} selected, the most at once` : `${numberText(count)} selected`;
 }
 
 interface Context extends Pick<Props, "store" | "inTrash" | "onIntent"> {

@@ -2,8 +2,8 @@ import { useState } from "preact/hooks";
 import { api, data, type Schemas } from "../api/client.ts";
 import { SelectField } from "../ui/Field.tsx";
 import { EmptyState, ErrorMessage, Loading } from "../ui/States.tsx";
+import { countText } from "../ui/texts.ts";
 import { useLoaded } from "../ui/useLoaded.ts";
-import { countText } from "./format.ts";
 import styles from "./preview.module.css";
 
 interface Sample {

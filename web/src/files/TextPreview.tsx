@@ -2,8 +2,8 @@ import { useState } from "preact/hooks";
 import { api, data } from "../api/client.ts";
 import { Button } from "../ui/Button.tsx";
 import { EmptyState, ErrorMessage, Loading } from "../ui/States.tsx";
+import { bytesText } from "../ui/texts.ts";
 import { useLoaded } from "../ui/useLoaded.ts";
-import { bytesText } from "./format.ts";
 import styles from "./preview.module.css";
 
 const STEP_BYTES = 64 * 1024;

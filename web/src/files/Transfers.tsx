@@ -2,7 +2,7 @@ import { Pause, Play, X } from "lucide-preact";
 import { useRef } from "preact/hooks";
 import { Button, IconButton } from "../ui/Button.tsx";
 import { notifyProblem } from "../ui/Toasts.tsx";
-import { bytesText } from "./format.ts";
+import { bytesText, numberText } from "../ui/texts.ts";
 import { forget, type Operation, operations } from "./operations.ts";
 import styles from "./transfers.module.css";
 import type { Upload, UploadState } from "./Upload.ts";
@@ -133,7 +133,7 @@ function OperationItem({ operation }: { operation: Operation }) {
       )}
       {state === "running" && total !== null ? (
         <div class={styles.transferState}>
-          {done.toLocaleString()} of {total.toLocaleString()}
+          {numberText(done)} of {numberText(total)}
         </div>
       ) : null}
       {state === "failed" ? (

@@ -4,10 +4,10 @@ import { Button } from "../ui/Button.tsx";
 import { Dialog } from "../ui/Dialog.tsx";
 import { CheckField, TextField } from "../ui/Field.tsx";
 import { ErrorMessage, Loading } from "../ui/States.tsx";
+import { bytesText, countText, numberText } from "../ui/texts.ts";
 import { useLoaded } from "../ui/useLoaded.ts";
 import * as changes from "./changes.ts";
 import type { ChangeProps } from "./dialogs.tsx";
-import { bytesText, countText } from "./format.ts";
 import type { Entry } from "./listing.ts";
 import styles from "./preview.module.css";
 
@@ -112,7 +112,7 @@ export function SizeDialog({ entry, onClose }: { entry: Entry; onClose: () => vo
           <dt>Files</dt>
           <dd>{countText(value.fileCount, "file")}</dd>
           <dt>Directories</dt>
-          <dd>{value.directoryCount.toLocaleString()}</dd>
+          <dd>{numberText(value.directoryCount)}</dd>
           <dt>Space, with copies</dt>
           <dd>{bytesText(value.spaceConsumed)}</dd>
         </dl>

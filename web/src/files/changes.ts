@@ -1,15 +1,13 @@
 /** The changes that the dialogs offer, as calls whose progress is shown in the list of transfers. */
 import { api, data } from "../api/client.ts";
-import { countText } from "./format.ts";
+import { countText } from "../ui/texts.ts";
 import type { Entry } from "./listing.ts";
 import { perform, WAIT_S } from "./operations.ts";
 
 export type Entries = readonly Pick<Entry, "path" | "name" | "type">[];
 
 export function subjectOf(entries: Entries): string {
-  return entries.length === 1
-    ? `“${entries[0]?.name}”`
-    : countText(entries.length, "entry").replace("entrys", "entries");
+  return entries.length === 1 ? `“${entries[0]?.name}”` : countText(entries.length, "entry", "entries");
 }
 
 function pathsOf(entries: Entries): string[] {

@@ -3,6 +3,7 @@ import { signal } from "@preact/signals";
 import { useEffect, useMemo, useRef } from "preact/hooks";
 import { api, data, type Schemas } from "../api/client.ts";
 import { isAbort } from "../api/errors.ts";
+import { dateText } from "../ui/texts.ts";
 
 export type Entry = Schemas["FlatFileEntry"];
 export type SortKey = "name" | "type" | "mtime" | "size" | "user" | "group";
@@ -126,6 +127,11 @@ export function useListing(query: ListingQuery, round = 0): Listing {
   const isLoaded = latest.total.value !== null || latest.problem.value !== null;
   if (isLoaded || !isSameOrder(shown.current.query, latest.query)) shown.current = latest;
   return shown.current;
+}
+
+/** Return the time of the last change; empty if the store has none. */
+export function modifiedText({ mtime }: Pick<Entry, "mtime">): string {
+  return mtime ? dateText(mtime * 1000) : "";
 }
 
 function isSameOrder(one: ListingQuery, other: ListingQuery): boolean {

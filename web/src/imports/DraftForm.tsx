@@ -3,10 +3,11 @@ import { useRef, useState } from "preact/hooks";
 import { ApiError } from "../api/errors.ts";
 import { newKey } from "../api/keys.ts";
 import { connectors } from "../app/config.ts";
-import { useDebounced } from "../queries/useDebounced.ts";
 import { selectOf } from "../results/exports.ts";
 import { Button, IconButton } from "../ui/Button.tsx";
 import { EmptyState, ErrorMessage, Loading } from "../ui/States.tsx";
+import { bytesText, countText } from "../ui/texts.ts";
+import { useDebounced } from "../ui/useDebounced.ts";
 import { useLoaded } from "../ui/useLoaded.ts";
 import { ColumnsTable } from "./ColumnsTable.tsx";
 import { changed, columnProblems, importColumns } from "./columns.ts";
@@ -18,7 +19,6 @@ import { createTable, type Inspection, inspect, sqlTypes } from "./server.ts";
 import { change, changeReading, changeTarget, type Draft, discard } from "./state.ts";
 import { TargetFields } from "./TargetFields.tsx";
 import { createTableBody, IF_EXISTS } from "./target.ts";
-import { sizeText } from "./texts.ts";
 import { warningTexts } from "./warnings.ts";
 
 /** The form of an import: how the file is read, which columns the table has, and which table it is. */
@@ -72,7 +72,7 @@ export function DraftForm({ draft }: { draft: Draft }) {
 }
 
 function FileHead({ draft: { source, reading } }: { draft: Draft }) {
-  const size = source.sizeBytes === null ? source.path : sizeText(source.sizeBytes);
+  const size = source.sizeBytes === null ? source.path : bytesText(source.sizeBytes);
   return (
     <div class={styles.file}>
       <FileText size={22} aria-hidden />
@@ -111,9 +111,11 @@ function Columns({ draft, preview, types, submission }: ColumnsProps) {
   return (
     <>
       <div class={styles.bar}>
-        <h2>{kept === columns.length ? count(kept, "column") : `${kept} of ${count(columns.length, "column")}`}</h2>
+        <h2>
+          {kept === columns.length ? countText(kept, "column") : `${kept} of ${countText(columns.length, "column")}`}
+        </h2>
         <span class={styles.soft}>
-          {rows.length === 0 ? "The file has no rows" : `First ${count(rows.length, "row")}`}
+          {rows.length === 0 ? "The file has no rows" : `First ${countText(rows.length, "row")}`}
         </span>
         {general ? (
           <span class={styles.problem} role="alert">
@@ -227,8 +229,4 @@ function refusalOf(problem: unknown, sent: ReadonlyArray<{ source: number | stri
   const position = problem.body.column;
   const source = typeof position === "number" ? sent[position - 1]?.source : undefined;
   return typeof source === "number" ? { source, message: problem.message } : null;
-}
-
-function count(number: number, word: string): string {
-  return `${number.toLocaleString("en")} ${word}${number === 1 ? "" : "s"}`;
 }

@@ -6,11 +6,11 @@ import type { Execution } from "../results/execution.ts";
 import { Button } from "../ui/Button.tsx";
 import { ErrorMessage } from "../ui/States.tsx";
 import { notify, notifyProblem } from "../ui/Toasts.tsx";
+import { durationText, numberText, rowsText } from "../ui/texts.ts";
 import styles from "./RunPanel.module.css";
 import { countsOf, type ImportCounts, type ImportRun, leave, rejectedRows } from "./run.ts";
 import { execute } from "./server.ts";
 import { discard } from "./state.ts";
-import { durationText, rowsText } from "./texts.ts";
 
 /** The server converts and checks the whole file before it loads, which is the first part of the progress. */
 const CHECKED_PERCENT = 40;
@@ -100,7 +100,7 @@ function statusText(execution: Execution, counts: ImportCounts | null): string {
 
 function loadedText({ loaded, rejected, read }: ImportCounts): string {
   if (rejected === "0") return `Loaded ${rowsText(loaded)}`;
-  return `Loaded ${rowsText(loaded)} of ${BigInt(read).toLocaleString("en")}; ${rowsText(rejected)} rejected`;
+  return `Loaded ${rowsText(loaded)} of ${numberText(read)}; ${rowsText(rejected)} rejected`;
 }
 
 function Rejected({ rows, counts }: { rows: readonly string[]; counts: ImportCounts | null }) {

@@ -5,9 +5,9 @@ import { PathPicker } from "../files/PathPicker.tsx";
 import { Button } from "../ui/Button.tsx";
 import { Dialog } from "../ui/Dialog.tsx";
 import { ErrorMessage, Loading } from "../ui/States.tsx";
+import { bytesText } from "../ui/texts.ts";
 import styles from "./SourcePanel.module.css";
 import { type Arrival, arrival, cancelArrival, openFile, openStored } from "./state.ts";
-import { sizeText } from "./texts.ts";
 
 /** The choice of a file, and its upload. */
 export function SourcePanel() {
@@ -54,7 +54,7 @@ function Choice({ problem }: { problem: unknown }) {
         />
         <p class={styles.about}>
           CSV, TSV and other delimited text, Excel and OpenDocument, Parquet, Arrow, Avro, JSON Lines
-          {limit === undefined ? "" : `; up to ${sizeText(limit)} from this computer`}
+          {limit === undefined ? "" : `; up to ${bytesText(limit)} from this computer`}
         </p>
       </div>
       {isPicking ? <StorePicker onClose={() => setPicking(false)} /> : null}
@@ -94,7 +94,7 @@ function Progress({ now }: { now: Exclude<Arrival, { kind: "none" }> }) {
         <>
           <progress class={styles.progress} aria-label="Upload" max={now.totalBytes || 1} value={now.sentBytes} />
           <p class={styles.about} role="status">
-            {`${sizeText(now.sentBytes)} of ${sizeText(now.totalBytes)} uploaded`}
+            {`${bytesText(now.sentBytes)} of ${bytesText(now.totalBytes)} uploaded`}
           </p>
         </>
       ) : (

@@ -3,7 +3,6 @@ import type { Schemas } from "../api/client.ts";
 import { type Metadata, readingOf, type Source } from "./reading.ts";
 import { countsOf, rejectedRows } from "./run.ts";
 import { createTableBody, type Target, tableNameOf } from "./target.ts";
-import { durationText, rowsText, sizeText } from "./texts.ts";
 import { warningTexts } from "./warnings.ts";
 
 const TARGET: Target = { connector: "3", database: "", table: " sales ", ifExists: "replace", badRows: "all" };
@@ -52,10 +51,4 @@ test("warnings of both calls are shown once, with the first rows", () => {
     "The encoding is uncertain. Check the letters in the rows, and choose another encoding if they are wrong.",
     "3 rows have more values than the table has columns. (Records 4, 7, …)",
   ]);
-});
-
-test("sizes, numbers and durations are written for people", () => {
-  expect([sizeText(0), sizeText(1536), sizeText(100 * 1024 ** 2)]).toEqual(["0 B", "1.5 KiB", "100 MiB"]);
-  expect([rowsText("1"), rowsText("9007199254740993")]).toEqual(["1 row", "9,007,199,254,740,993 rows"]);
-  expect([durationText(4210), durationText(185_000)]).toEqual(["4.2 s", "3 min 5 s"]);
 });

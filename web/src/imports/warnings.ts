@@ -1,5 +1,6 @@
 /** What the detection reports about a file, as sentences (Contract importer 4, 7.3.3). */
 import type { Schemas } from "../api/client.ts";
+import { rowsText } from "../ui/texts.ts";
 import type { Metadata, Preview } from "./reading.ts";
 
 type Warning = Schemas["PreviewWarning"];
@@ -44,5 +45,5 @@ function where({ rows: numbers, count, code }: Warning): string {
 }
 
 function rows(count: number): string {
-  return count === 1 ? "One row has" : `${count.toLocaleString("en")} rows have`;
+  return count === 1 ? "One row has" : `${rowsText(count)} have`;
 }

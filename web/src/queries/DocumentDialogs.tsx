@@ -4,10 +4,10 @@ import { Button } from "../ui/Button.tsx";
 import { Dialog } from "../ui/Dialog.tsx";
 import { TextField } from "../ui/Field.tsx";
 import { ErrorMessage } from "../ui/States.tsx";
+import { useAction } from "../ui/useAction.ts";
 import { deleteDocument, type Entry, moveDocument, saveDocument } from "./documents.ts";
 import styles from "./queries.module.css";
 import { FolderField } from "./SaveDialog.tsx";
-import { useAction } from "./useAction.ts";
 
 interface Props {
   entry: Entry;

@@ -7,12 +7,12 @@ import { openDocument } from "../editor/openTab.ts";
 import { IconButton } from "../ui/Button.tsx";
 import { Menu, type MenuItem } from "../ui/Menu.tsx";
 import { notify, notifyProblem } from "../ui/Toasts.tsx";
+import { ago, dateText } from "../ui/texts.ts";
 import { DeleteDialog, MoveDialog, RenameDialog } from "./DocumentDialogs.tsx";
 import { deleteDocument, type Entry, restoreDocument } from "./documents.ts";
 import { runDocument } from "./open.ts";
 import styles from "./queries.module.css";
 import { ShareDialog } from "./ShareDialog.tsx";
-import { ago, dateText } from "./times.ts";
 import { VersionsDialog } from "./VersionsDialog.tsx";
 import { VirtualList } from "./VirtualList.tsx";
 

@@ -2,11 +2,11 @@ import { Folder, FolderOpen } from "lucide-preact";
 import { useState } from "preact/hooks";
 import { TextField } from "../ui/Field.tsx";
 import { EmptyState, ErrorMessage, Loading } from "../ui/States.tsx";
+import { useDebounced } from "../ui/useDebounced.ts";
 import { useLoaded } from "../ui/useLoaded.ts";
 import { DocumentList } from "./DocumentList.tsx";
 import { type Entry, foldersOf, isWithin, listDocuments } from "./documents.ts";
 import styles from "./queries.module.css";
-import { useDebounced } from "./useDebounced.ts";
 
 /** Saved queries by folder, with search over names, descriptions and statements. */
 export function Documents({ isTrash }: { isTrash: boolean }) {

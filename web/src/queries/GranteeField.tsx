@@ -1,11 +1,11 @@
 import { useId } from "preact/hooks";
 import { isAdmin } from "../app/config.ts";
 import { SelectField, TextField } from "../ui/Field.tsx";
+import { useDebounced } from "../ui/useDebounced.ts";
 import { useLoaded } from "../ui/useLoaded.ts";
 import type { Grantee } from "./documents.ts";
 import { suggestions } from "./people.ts";
 import styles from "./queries.module.css";
-import { useDebounced } from "./useDebounced.ts";
 
 interface Props {
   value: Grantee;

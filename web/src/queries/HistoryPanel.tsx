@@ -10,12 +10,12 @@ import { SelectField, TextField } from "../ui/Field.tsx";
 import { Menu } from "../ui/Menu.tsx";
 import { EmptyState, ErrorMessage, Loading } from "../ui/States.tsx";
 import { notify, notifyProblem } from "../ui/Toasts.tsx";
+import { ago, dateText, durationText, rowsText } from "../ui/texts.ts";
+import { useDebounced } from "../ui/useDebounced.ts";
 import { statementOf } from "./open.ts";
 import styles from "./queries.module.css";
 import { type Draft, SaveDialog } from "./SaveDialog.tsx";
 import { ShareDialog } from "./ShareDialog.tsx";
-import { ago, dateText, durationText, rowsText } from "./times.ts";
-import { useDebounced } from "./useDebounced.ts";
 import { usePages } from "./usePages.ts";
 import { VirtualList } from "./VirtualList.tsx";
 

@@ -5,10 +5,10 @@ import { Button, IconButton } from "../ui/Button.tsx";
 import { Dialog } from "../ui/Dialog.tsx";
 import { SelectField, TextField } from "../ui/Field.tsx";
 import { ErrorMessage, Loading } from "../ui/States.tsx";
+import { useAction } from "../ui/useAction.ts";
 import { useLoaded } from "../ui/useLoaded.ts";
 import { type Document, foldersOf, getDocument, listDocuments, type Parameter, saveDocument } from "./documents.ts";
 import styles from "./queries.module.css";
-import { useAction } from "./useAction.ts";
 
 /** What is saved: a text of the editor, or a saved query with its changes. */
 export interface Draft {

@@ -7,13 +7,13 @@ import { Dialog } from "../ui/Dialog.tsx";
 import { SelectField, TextField } from "../ui/Field.tsx";
 import { EmptyState, ErrorMessage, Loading } from "../ui/States.tsx";
 import { notify } from "../ui/Toasts.tsx";
+import { dateText } from "../ui/texts.ts";
+import { useAction } from "../ui/useAction.ts";
 import { useLoaded } from "../ui/useLoaded.ts";
 import { type Grantee, getDocument, grantDocument, type Permission } from "./documents.ts";
 import { GranteeField } from "./GranteeField.tsx";
 import styles from "./queries.module.css";
 import { linkOf, revokeShare, type Share, shareResult, sharesOf } from "./results.ts";
-import { dateText } from "./times.ts";
-import { useAction } from "./useAction.ts";
 
 type Subject =
   | { kind: "result"; operationId: string; title: string }

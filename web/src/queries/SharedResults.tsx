@@ -1,9 +1,9 @@
 import { useCallback } from "preact/hooks";
 import { at } from "../app/prefix.ts";
 import { EmptyState, ErrorMessage, Loading } from "../ui/States.tsx";
+import { ago, dateText, rowsText } from "../ui/texts.ts";
 import styles from "./queries.module.css";
 import { type SharedResult, sharedWithMe } from "./results.ts";
-import { ago, dateText, rowsText } from "./times.ts";
 import { usePages } from "./usePages.ts";
 import { VirtualList } from "./VirtualList.tsx";
 

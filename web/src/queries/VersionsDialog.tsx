@@ -3,11 +3,11 @@ import { Button } from "../ui/Button.tsx";
 import { Dialog } from "../ui/Dialog.tsx";
 import { ErrorMessage, Loading } from "../ui/States.tsx";
 import { notify } from "../ui/Toasts.tsx";
+import { dateText } from "../ui/texts.ts";
+import { useAction } from "../ui/useAction.ts";
 import { useLoaded } from "../ui/useLoaded.ts";
 import { type Entry, getVersion, listVersions, restoreVersion } from "./documents.ts";
 import styles from "./queries.module.css";
-import { dateText } from "./times.ts";
-import { useAction } from "./useAction.ts";
 
 interface Props {
   entry: Entry;

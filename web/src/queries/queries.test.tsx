@@ -3,7 +3,6 @@ import { expect, test, vi } from "vitest";
 import { named, selectOf } from "../results/exports.ts";
 import { foldersOf, isWithin, listDocuments } from "./documents.ts";
 import { SaveDialog } from "./SaveDialog.tsx";
-import { ago, durationText } from "./times.ts";
 
 const FIELDS = { uuid: "u", version: 3, name: "Sales", description: "", folder: "/reports", parameters: [] };
 
@@ -75,15 +74,6 @@ test("a query that the user may only run can be saved as a copy alone", async ()
   const copy = await screen.findByRole("button", { name: "Save as a copy", hidden: true });
   expect(copy).toHaveProperty("disabled", false);
   expect(screen.getByRole("button", { name: "Save", hidden: true })).toHaveProperty("disabled", true);
-});
-
-test("times are relative for a week, and durations have the unit that fits", () => {
-  const now = Date.parse("2026-02-01T12:00:00Z");
-  expect(ago("2026-02-01T11:59:30Z", now)).toBe("just now");
-  expect(ago("2026-02-01T09:00:00Z", now)).toBe("3 hours ago");
-  expect(ago("2026-01-31T10:00:00Z", now)).toBe("yesterday");
-  expect(ago("2025-12-24T10:00:00Z", now)).toContain("2025");
-  expect([3, 1904, 125_000].map(durationText)).toEqual(["3 ms", "1.9 s", "2:05 min"]);
 });
 
 test("the name of a file follows its format and compression, that of a folder has none", () => {
