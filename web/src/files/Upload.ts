@@ -1,7 +1,7 @@
-/** One file on its way to a store, in parts. A cut of the connection delays it; a reload of the page detaches it. */
+/** One file that is sent to a store in parts. A cut of the connection delays it; a reload of the page detaches it. */
 import { computed, signal } from "@preact/signals";
 import { api, data } from "../api/client.ts";
-import { ApiError, asApiError } from "../api/errors.ts";
+import { ApiError, asApiError, isTemporary } from "../api/errors.ts";
 import { allParts, arrivedBytes, newUuid, type PartPlan, pauseMs, planOf, rangeOf, sha256 } from "./parts.ts";
 
 /**
@@ -21,11 +21,10 @@ export interface UploadRecord {
   partBytes: number;
 }
 
-export const PARTS_AT_ONCE = 2;
+const PARTS_AT_ONCE = 2;
 const CALL_TIMEOUT_MS = 60_000;
 /** A part of 5 MiB takes this long at 17 KiB/s. */
 const PART_TIMEOUT_MS = 300_000;
-const TEMPORARY = new Set([0, 408, 429, 502, 503, 504]);
 
 export class Upload {
   readonly state = signal<UploadState>("waiting");
@@ -90,7 +89,11 @@ export class Upload {
     this.#running?.abort();
     if (!this.#isBegun || this.state.peek() === "done") return;
     const params = { query: { qquuid: this.#record.id } };
-    await data(api.DELETE("/api/v1/storage/upload/chunks", { params, signal: AbortSignal.timeout(CALL_TIMEOUT_MS) }));
+    try {
+      await data(api.DELETE("/api/v1/storage/upload/chunks", { params, signal: AbortSignal.timeout(CALL_TIMEOUT_MS) }));
+    } catch (caught) {
+      if (!isUnknown(caught)) throw caught;
+    }
   }
 
   /** Send what is missing until the file is complete. Returns when it is, or when it was paused or has failed. */
@@ -117,14 +120,11 @@ export class Upload {
       return true;
     } catch (caught) {
       if (signal.aborted) return true;
-      if (isTemporary(caught)) {
-        this.problem.value = asApiError(caught);
-        this.state.value = "offline";
-        return false;
-      }
-      this.problem.value = asApiError(caught);
-      this.state.value = "failed";
-      return true;
+      const problem = asApiError(caught);
+      const isOver = !isTemporary(problem) && problem.code !== "operation_in_progress";
+      this.problem.value = problem;
+      this.state.value = isOver ? "failed" : "offline";
+      return isOver;
     }
   }
 
@@ -143,7 +143,7 @@ export class Upload {
       this.#missing = new Set(state.missing_parts);
       this.#note();
     } catch (caught) {
-      if (!(caught instanceof ApiError) || caught.code !== "upload_not_found") throw caught;
+      if (!isUnknown(caught)) throw caught;
       this.#startOver();
     }
   }
@@ -190,8 +190,8 @@ export class Upload {
       file: this.#record.name,
     };
     const bodySerializer = () => formOf(body, bytes);
-    const within300s = within(signal, PART_TIMEOUT_MS);
-    await data(api.POST("/api/v1/storage/upload/chunks", { body, bodySerializer, signal: within300s }));
+    const limited = within(signal, PART_TIMEOUT_MS);
+    await data(api.POST("/api/v1/storage/upload/chunks", { body, bodySerializer, signal: limited }));
     this.#isBegun = true;
     this.#attempt = 0;
     this.#missing.delete(part);
@@ -223,12 +223,9 @@ export class Upload {
   }
 }
 
-/** Return whether the same call may succeed later: no answer, too many calls, a store or a server that is away. */
-export function isTemporary(caught: unknown): boolean {
-  if (caught instanceof DOMException) return caught.name === "TimeoutError";
-  if (!(caught instanceof ApiError)) return false;
-  if (caught.code === "page_error") return caught.message.includes("timed out");
-  return TEMPORARY.has(caught.httpStatus) || caught.code === "operation_in_progress";
+/** Return whether the server does not know the upload, which has expired or never arrived. */
+function isUnknown(caught: unknown): boolean {
+  return caught instanceof ApiError && caught.code === "upload_not_found";
 }
 
 function within(signal: AbortSignal, timeoutMs = CALL_TIMEOUT_MS): AbortSignal {

@@ -1,7 +1,8 @@
 /** Changes of entries that may take long: they are followed until their end, and may fail for single entries. */
-import { signal } from "@preact/signals";
+import { effect, signal } from "@preact/signals";
 import { api, data } from "../api/client.ts";
-import { ApiError, asApiError, isAbort, isRecord } from "../api/errors.ts";
+import { ApiError, asApiError, isRecord, isTemporary } from "../api/errors.ts";
+import { session } from "../app/session.ts";
 import { notify } from "../ui/Toasts.tsx";
 
 /** An entry that a change of several entries left as it was. */
@@ -28,6 +29,11 @@ const CALL_TIMEOUT_MS = 60_000;
 export const operations = signal<readonly Operation[]>([]);
 let lastKey = 0;
 
+// The next user of this page must not read the names of the one before.
+effect(() => {
+  if (!session.isLoggedIn.value) operations.value = [];
+});
+
 /**
  * Run a change and return whether all of it succeeded. Its progress and what failed are shown in the list of transfers,
  * until the user removes them.
@@ -41,8 +47,8 @@ export async function perform(title: string, done: string, start: () => Promise<
     const body = await start();
     const problem = isRunning(body) ? await followed(key, body.operation_id) : null;
     if (problem !== null) throw problem;
+    if (isListed(key)) notify(done);
     forget(key);
-    notify(done);
     return true;
   } catch (caught) {
     const problem = asApiError(caught);
@@ -63,9 +69,9 @@ export function failuresOf(body: Readonly<Record<string, unknown>>): readonly Fa
   );
 }
 
-/** Follow an operation until it has ended. Returns why it failed, or null. */
+/** Follow an operation until it has ended or the user has logged out. Returns why it failed, or null. */
 async function followed(key: number, id: string): Promise<ApiError | null> {
-  for (;;) {
+  while (isListed(key)) {
     await new Promise((resolve) => setTimeout(resolve, POLL_MS));
     const progress = await progressOf(id);
     if (progress === null) continue;
@@ -75,6 +81,11 @@ async function followed(key: number, id: string): Promise<ApiError | null> {
     const isBad = progress.state === "failed" || (result.status ?? 0) !== 0;
     return isBad ? new ApiError(200, textOf(result.code), textOf(result.message), result) : null;
   }
+  return null;
+}
+
+function isListed(key: number): boolean {
+  return operations.peek().some((one) => one.key === key);
 }
 
 /** Return the progress; null if the server does not answer, in which case the operation goes on. */
@@ -83,9 +94,7 @@ async function progressOf(id: string) {
     const signal = AbortSignal.timeout(CALL_TIMEOUT_MS);
     return await data(api.GET("/api/v1/storage/operation", { params: { query: { id } }, signal }));
   } catch (caught) {
-    const isTemporary =
-      isAbort(caught) || (caught instanceof ApiError && [0, 502, 503, 504].includes(caught.httpStatus));
-    if (isTemporary) return null;
+    if (isTemporary(caught)) return null;
     throw caught;
   }
 }

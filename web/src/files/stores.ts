@@ -1,5 +1,5 @@
 /** The stores of the caller (Contract storage 5.1), loaded once for all components. */
-import { signal } from "@preact/signals";
+import { effect, signal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { api, data, type Schemas } from "../api/client.ts";
 import { session } from "../app/session.ts";
@@ -17,24 +17,34 @@ export const TITLES: Record<Store["file_system"], string> = {
 
 const stores = signal<readonly Store[] | null>(null);
 const problem = signal<unknown>(null);
-let owner: string | null = null;
+let loading: AbortController | null = null;
+
+// The next user of this page may have other stores.
+effect(() => {
+  if (session.isLoggedIn.value) return;
+  loading?.abort();
+  loading = null;
+  stores.value = null;
+  problem.value = null;
+});
 
 /** Return the stores, null until they are loaded, and the problem if that failed. */
 export function useStores(): { stores: readonly Store[] | null; problem: unknown; reload: () => void } {
   useEffect(() => {
-    if (owner !== session.accessToken.peek()) void load();
+    if (loading === null) void load();
   }, []);
   return { stores: stores.value, problem: problem.value, reload: () => void load() };
 }
 
 async function load(): Promise<void> {
-  owner = session.accessToken.peek();
-  stores.value = null;
+  const controller = new AbortController();
+  loading = controller;
   problem.value = null;
   try {
-    stores.value = await data(api.GET("/api/v1/storage/filesystems", {}));
+    stores.value = await data(api.GET("/api/v1/storage/filesystems", { signal: controller.signal }));
   } catch (caught) {
-    owner = null;
+    if (controller.signal.aborted) return;
+    loading = null;
     problem.value = caught;
   }
 }

@@ -1,7 +1,8 @@
-/** The uploads of this page. They go on while other views are open, and are found again after a reload. */
+/** The uploads of the user. They go on while other views are open, and are found again after a reload. */
 import { computed, effect, signal } from "@preact/signals";
 import { isRecord } from "../api/errors.ts";
 import { config } from "../app/config.ts";
+import { session } from "../app/session.ts";
 import { newUuid, planOf } from "./parts.ts";
 import { Upload, type UploadRecord } from "./Upload.ts";
 
@@ -9,9 +10,8 @@ import { Upload, type UploadRecord } from "./Upload.ts";
 const FILES_AT_ONCE = 2;
 const DEFAULT_PART_BYTES = 5 * 1024 * 1024;
 const NOTICE_MS = 1000;
-const KEY = "queryserver.uploads";
 
-export const uploads = signal<readonly Upload[]>(stored());
+export const uploads = signal<readonly Upload[]>([]);
 /** Changes after files were completed, at most once a second, so that listings can be loaded again. */
 export const completed = signal(0);
 
@@ -19,8 +19,20 @@ const openRecords = computed(() => uploads.value.filter((one) => one.isOpen.valu
 const isBusy = computed(() => uploads.value.some((one) => ["running", "offline", "waiting"].includes(one.state.value)));
 const running = new Set<Upload>();
 let isNoticeDue = false;
+/** Where the uploads of the user are stored; null without a user. */
+let key: string | null = null;
 
-effect(() => sessionStorage.setItem(KEY, JSON.stringify(openRecords.value)));
+// The uploads of one user are neither shown to the next one nor sent with the rights of the next one.
+effect(() => {
+  const next = session.isLoggedIn.value ? `queryserver.uploads.${session.userId.value ?? ""}` : null;
+  for (const one of uploads.peek()) one.pause();
+  uploads.value = next === null ? [] : stored(next);
+  key = next;
+});
+effect(() => {
+  const records = JSON.stringify(openRecords.value);
+  if (key !== null) sessionStorage.setItem(key, records);
+});
 effect(() => (isBusy.value ? addEventListener("beforeunload", warn) : removeEventListener("beforeunload", warn)));
 
 /** Send files to a directory. A file whose upload was interrupted by a reload goes on where it was. */
@@ -85,9 +97,9 @@ function recordOf(file: File, directory: string): UploadRecord {
   };
 }
 
-function stored(): Upload[] {
+function stored(name: string): Upload[] {
   try {
-    const records: unknown = JSON.parse(sessionStorage.getItem(KEY) ?? "[]");
+    const records: unknown = JSON.parse(sessionStorage.getItem(name) ?? "[]");
     return Array.isArray(records) ? records.filter(isUploadRecord).map((record) => new Upload(record, null)) : [];
   } catch {
     return [];

@@ -1,5 +1,6 @@
 /** An import that was started: an operation of the server, its counts and its rejected rows (Contract importer 13.7). */
-import { signal } from "@preact/signals";
+import { effect, signal } from "@preact/signals";
+import { session } from "../app/session.ts";
 import { attachExecution, type Execution } from "../results/execution.ts";
 
 export interface ImportRun {
@@ -53,3 +54,8 @@ export function rejectedRows(lines: readonly string[]): string[] {
     return start < 0 ? [] : [line.slice(start + REJECTED.length)];
   });
 }
+
+// The next user of this page must not see the import of the one before.
+effect(() => {
+  if (!session.isLoggedIn.value) leave();
+});
