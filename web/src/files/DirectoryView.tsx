@@ -36,6 +36,7 @@ export function DirectoryView({ path, sort, store, ofFile }: Props) {
   const [filter, setFilter] = useState("");
   const applied = useDebounced(filter);
   const [round, setRound] = useState(0);
+  const reload = () => setRound((before) => before + 1);
   const [intent, setIntent] = useState<Intent | null>(null);
   const descending = sort.startsWith("-");
   const sortby = KEYS.find((key) => key === sort.replace(/^-/, "")) ?? "name";
@@ -70,14 +71,14 @@ export function DirectoryView({ path, sort, store, ofFile }: Props) {
           value={filter}
           onInput={(event) => setFilter(event.currentTarget.value)}
         />
-        <SelectionBar {...{ selection, store, inTrash }} onIntent={setIntent} onChanged={() => setRound(round + 1)} />
+        <SelectionBar {...{ selection, store, inTrash }} onIntent={setIntent} onChanged={reload} />
       </div>
       <ListState listing={listing} isFiltered={applied !== ""} />
       <FileTable
         {...{ listing, selection, onSort }}
         onOpen={(entry) => route(addressOf(entry.path))}
         onParent={() => (isRoot(path) ? undefined : route(addressOf(parentOf(path))))}
-        onRename={() => first && setIntent({ kind: "rename", entry: first })}
+        onRename={() => first && !inTrash && setIntent({ kind: "rename", entry: first })}
         onDelete={() => first && setIntent({ kind: "delete", entries: selected })}
       />
       {intent ? (
@@ -86,7 +87,7 @@ export function DirectoryView({ path, sort, store, ofFile }: Props) {
           isRecursive={supports(store, "recursive")}
           directory={path}
           onClose={() => setIntent(null)}
-          onChanged={() => setRound((before) => before + 1)}
+          onChanged={reload}
         />
       ) : null}
     </DropZone>
@@ -145,6 +146,9 @@ function DropZone({ path, isEnabled, children }: DropZoneProps) {
     event.preventDefault();
     setOver(true);
   };
+  const leave = ({ currentTarget, relatedTarget }: TargetedDragEvent<HTMLElement>) => {
+    if (!(relatedTarget instanceof Node && currentTarget.contains(relatedTarget))) setOver(false);
+  };
   const drop = (event: TargetedDragEvent<HTMLElement>) => {
     if (!isEnabled || !event.dataTransfer) return;
     event.preventDefault();
@@ -160,7 +164,7 @@ function DropZone({ path, isEnabled, children }: DropZoneProps) {
       class={isOver ? `${styles.directory} ${styles.over}` : styles.directory}
       aria-label="Directory"
       onDragOver={over}
-      onDragLeave={() => setOver(false)}
+      onDragLeave={leave}
       onDrop={drop}
     >
       {children}

@@ -1,4 +1,4 @@
-import { useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { useLocation } from "preact-iso";
 import { api, data } from "../api/client.ts";
 import { startDownload } from "../app/download.ts";
@@ -25,6 +25,13 @@ import { TextPreview } from "./TextPreview.tsx";
 export function FilePage({ path, store }: { path: string; store: Store | undefined }) {
   const { route } = useLocation();
   const [intent, setIntent] = useState<Intent | null>(null);
+  const isShown = useRef(true);
+  useEffect(
+    () => () => {
+      isShown.current = false;
+    },
+    [],
+  );
   const { value, problem, reload } = useLoaded(path, (signal) =>
     data(api.GET("/api/v1/storage/stat", { params: { query: { path } }, signal })),
   );
@@ -49,7 +56,10 @@ export function FilePage({ path, store }: { path: string; store: Store | undefin
           hasTrash={store?.has_trash ?? false}
           isRecursive={false}
           onClose={() => setIntent(null)}
-          onChanged={() => route(addressOf(parentOf(path)), true)}
+          onChanged={(isDone) => {
+            // A long change may end after the user has left the page.
+            if (isDone && isShown.current) route(addressOf(parentOf(path)), true);
+          }}
         />
       ) : null}
     </section>

@@ -21,10 +21,11 @@ const COLUMNS: ReadonlyArray<{ key: SortKey; label: string; style: string | unde
   { key: "mtime", label: "Modified", style: styles.time },
   { key: "user", label: "Owner", style: styles.owner },
 ];
-/** The browser's limit for the height of an element is near 33,000,000 px; 100,000 rows need a tenth. */
+/** How far listings are scrolled, by their query. */
 const scrolled = new Map<string, number>();
+const LISTINGS_KEPT = 50;
 
-export interface TableActions {
+interface TableActions {
   onOpen: (entry: Entry) => void;
   onParent: () => void;
   onRename: () => void;
@@ -95,13 +96,21 @@ export function FileTable({ listing, selection, onSort, ...actions }: Props) {
 function Head({ listing, selection, onSort }: Pick<Props, "listing" | "selection" | "onSort">) {
   const { sortby, descending } = listing.query;
   const Arrow = descending ? ArrowDown : ArrowUp;
-  const hasSome = selection.entries.value.length > 0;
+  const count = selection.entries.value.length;
+  const hasSome = count > 0;
+  const isPart = hasSome && count < (listing.total.value ?? 0);
   const toggle = () => (hasSome ? selection.clear() : void selection.all().catch(notifyProblem));
   return (
     <div role="rowgroup" class={styles.head}>
       <div role="row" aria-rowindex={1} class={styles.row}>
         <div role="columnheader" class={styles.check}>
-          <input type="checkbox" aria-label="Select all" checked={hasSome} onChange={toggle} />
+          <input
+            type="checkbox"
+            aria-label="Select all"
+            checked={hasSome && !isPart}
+            indeterminate={isPart}
+            onChange={toggle}
+          />
         </div>
         {COLUMNS.map(({ key, label, style }) => (
           <div
@@ -247,7 +256,12 @@ function useScrollPosition(box: { current: HTMLDivElement | null }, key: string,
     const element = box.current;
     if (!isReady || !element) return;
     element.scrollTop = scrolled.get(key) ?? 0;
-    const keep = () => scrolled.set(key, element.scrollTop);
+    const keep = () => {
+      scrolled.delete(key);
+      scrolled.set(key, element.scrollTop);
+      const [oldest] = scrolled.keys();
+      if (scrolled.size > LISTINGS_KEPT && oldest !== undefined) scrolled.delete(oldest);
+    };
     element.addEventListener("scroll", keep, { passive: true });
     return () => element.removeEventListener("scroll", keep);
   }, [box, key, isReady]);

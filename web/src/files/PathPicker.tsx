@@ -120,6 +120,8 @@ function Browser({ mode, value, directory, filter, setFilter, open, onChange }: 
         type="search"
         value={filter}
         onInput={(event) => setFilter(event.currentTarget.value)}
+        // Enter would submit the form around the picker.
+        onKeyDown={(event) => event.key === "Enter" && event.preventDefault()}
       />
       <PickerList
         key={directory}

@@ -101,7 +101,9 @@ function ChooseAgain({ upload }: { upload: Upload }) {
   const { name, directory } = upload.record;
   const choose = () => {
     const file = input.current?.files?.[0];
-    if (!file) return;
+    if (!file || !input.current) return;
+    // The same file can be chosen again.
+    input.current.value = "";
     if (!upload.matches(file, directory)) {
       notifyProblem(new Error(`This is not the file “${name}” whose upload was interrupted, or it has changed.`));
       return;

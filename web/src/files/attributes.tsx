@@ -3,6 +3,7 @@ import { api, data } from "../api/client.ts";
 import { Button } from "../ui/Button.tsx";
 import { Dialog } from "../ui/Dialog.tsx";
 import { CheckField, TextField } from "../ui/Field.tsx";
+import { FormDialog } from "../ui/FormDialog.tsx";
 import { ErrorMessage, Loading } from "../ui/States.tsx";
 import { bytesText, countText, numberText } from "../ui/texts.ts";
 import { useLoaded } from "../ui/useLoaded.ts";
@@ -32,12 +33,11 @@ export function PermissionsDialog({ entries, isRecursive, onClose, apply }: Attr
     <CheckField label={label} checked={(mode & bit) !== 0} onChange={() => setMode(mode ^ bit)} />
   );
   return (
-    <Dialog
+    <FormDialog
       title={`Permissions of ${changes.subjectOf(entries)}`}
+      action="Change"
+      onSubmit={() => apply(changes.changeMode(entries, mode.toString(8), recursive))}
       onClose={onClose}
-      actions={
-        <Actions onClose={onClose} onApply={() => apply(changes.changeMode(entries, mode.toString(8), recursive))} />
-      }
     >
       <div class={styles.modes}>
         {WHO.map((who, row) => (
@@ -49,7 +49,7 @@ export function PermissionsDialog({ entries, isRecursive, onClose, apply }: Attr
       </div>
       {check(STICKY, "Only owners delete entries (sticky)")}
       {isRecursive ? <Recursive entries={entries} checked={recursive} onChange={setRecursive} /> : null}
-    </Dialog>
+    </FormDialog>
   );
 }
 
@@ -58,20 +58,16 @@ export function OwnerDialog({ entries, isRecursive, onClose, apply }: AttributeP
   const [group, setGroup] = useState(entries[0]?.group ?? "");
   const [recursive, setRecursive] = useState(false);
   return (
-    <Dialog
+    <FormDialog
       title={`Owner of ${changes.subjectOf(entries)}`}
+      action="Change"
+      onSubmit={() => apply(changes.changeOwner(entries, user.trim(), group.trim(), recursive))}
       onClose={onClose}
-      actions={
-        <Actions
-          onClose={onClose}
-          onApply={() => apply(changes.changeOwner(entries, user.trim(), group.trim(), recursive))}
-        />
-      }
     >
       <TextField label="User" value={user} autofocus onInput={(event) => setUser(event.currentTarget.value)} />
       <TextField label="Group" value={group} onInput={(event) => setGroup(event.currentTarget.value)} />
       {isRecursive ? <Recursive entries={entries} checked={recursive} onChange={setRecursive} /> : null}
-    </Dialog>
+    </FormDialog>
   );
 }
 
@@ -80,10 +76,12 @@ export function ReplicationDialog({ entry, onClose, apply }: ChangeProps & { ent
   const number = Number(factor);
   const isValid = Number.isInteger(number) && number >= 1 && number <= 512;
   return (
-    <Dialog
+    <FormDialog
       title={`Replication of “${entry.name}”`}
+      action="Change"
+      isDisabled={!isValid}
+      onSubmit={() => apply(changes.changeReplication(entry, number))}
       onClose={onClose}
-      actions={<Actions onClose={onClose} onApply={() => isValid && apply(changes.changeReplication(entry, number))} />}
     >
       <TextField
         label="Copies of each block"
@@ -92,7 +90,7 @@ export function ReplicationDialog({ entry, onClose, apply }: ChangeProps & { ent
         {...(isValid ? {} : { problem: "A number from 1 to 512." })}
         onInput={(event) => setFactor(event.currentTarget.value)}
       />
-    </Dialog>
+    </FormDialog>
   );
 }
 
@@ -135,16 +133,5 @@ function Recursive({ entries, checked, onChange }: RecursiveProps) {
       checked={checked}
       onChange={(event) => onChange(event.currentTarget.checked)}
     />
-  );
-}
-
-function Actions({ onClose, onApply }: { onClose: () => void; onApply: () => void }) {
-  return (
-    <>
-      <Button onClick={onClose}>Cancel</Button>
-      <Button kind="primary" onClick={onApply}>
-        Change
-      </Button>
-    </>
   );
 }

@@ -1,8 +1,6 @@
 import { useState } from "preact/hooks";
-import { Button } from "../ui/Button.tsx";
-import { Dialog } from "../ui/Dialog.tsx";
 import { CheckField, TextField } from "../ui/Field.tsx";
-import { ErrorMessage } from "../ui/States.tsx";
+import { FormDialog } from "../ui/FormDialog.tsx";
 import { OwnerDialog, PermissionsDialog, ReplicationDialog, SizeDialog } from "./attributes.tsx";
 import * as changes from "./changes.ts";
 import type { Entry } from "./listing.ts";
@@ -24,34 +22,31 @@ interface Props {
   /** Whether permissions and owners of whole trees can be changed. */
   isRecursive: boolean;
   onClose: () => void;
-  /** Called after a change, with its outcome. */
-  onChanged: () => void;
+  /** Called after a change, with whether all of it succeeded. */
+  onChanged: (isDone: boolean) => void;
 }
 
 /** The dialog of an intent. */
 export function IntentDialog({ intent, directory, hasTrash, isRecursive, onClose, onChanged }: Props) {
-  const apply = (change: Promise<boolean>) => {
-    onClose();
-    void change.then(onChanged);
-  };
+  const props: ChangeProps = { onClose, apply: (change) => void change.then(onChanged) };
   switch (intent.kind) {
     case "create":
       return <CreateDialog directory={directory} onClose={onClose} onChanged={onChanged} />;
     case "rename":
-      return <RenameDialog entry={intent.entry} onClose={onClose} apply={apply} />;
+      return <RenameDialog {...props} entry={intent.entry} />;
     case "move":
     case "copy":
-      return <TransferDialog kind={intent.kind} entries={intent.entries} onClose={onClose} apply={apply} />;
+      return <TransferDialog {...props} kind={intent.kind} entries={intent.entries} />;
     case "delete":
-      return <DeleteDialog entries={intent.entries} hasTrash={hasTrash} onClose={onClose} apply={apply} />;
+      return <DeleteDialog {...props} entries={intent.entries} hasTrash={hasTrash} />;
     case "purge":
-      return <PurgeDialog directory={directory} onClose={onClose} apply={apply} />;
+      return <PurgeDialog {...props} directory={directory} />;
     case "permissions":
-      return <PermissionsDialog {...{ isRecursive, onClose, apply }} entries={intent.entries} />;
+      return <PermissionsDialog {...props} entries={intent.entries} isRecursive={isRecursive} />;
     case "owner":
-      return <OwnerDialog {...{ isRecursive, onClose, apply }} entries={intent.entries} />;
+      return <OwnerDialog {...props} entries={intent.entries} isRecursive={isRecursive} />;
     case "replication":
-      return <ReplicationDialog entry={intent.entry} onClose={onClose} apply={apply} />;
+      return <ReplicationDialog {...props} entry={intent.entry} />;
     case "size":
       return <SizeDialog entry={intent.entry} onClose={onClose} />;
   }
@@ -59,128 +54,85 @@ export function IntentDialog({ intent, directory, hasTrash, isRecursive, onClose
 
 export interface ChangeProps {
   onClose: () => void;
+  /** Follow a change; its progress is in the list of transfers, and the dialog closes at once. */
   apply: (change: Promise<boolean>) => void;
 }
 
 function CreateDialog({ directory, onClose, onChanged }: Pick<Props, "directory" | "onClose" | "onChanged">) {
   const [name, setName] = useState("");
-  const [problem, setProblem] = useState<unknown>(null);
   const create = async () => {
-    try {
-      await changes.createDirectory(directory, name.trim());
-      onClose();
-      onChanged();
-    } catch (caught) {
-      setProblem(caught);
-    }
+    await changes.createDirectory(directory, name.trim());
+    onChanged(true);
   };
   return (
-    <NameDialog title="New directory" label="Name" action="Create" {...{ name, setName, onClose }} onName={create}>
-      {problem ? <ErrorMessage problem={problem} /> : null}
-    </NameDialog>
+    <FormDialog
+      title="New directory"
+      action="Create"
+      isDisabled={name.trim() === ""}
+      onSubmit={create}
+      onClose={onClose}
+    >
+      <TextField label="Name" value={name} autofocus onInput={(event) => setName(event.currentTarget.value)} />
+    </FormDialog>
   );
 }
 
 function RenameDialog({ entry, onClose, apply }: ChangeProps & { entry: Entry }) {
   const [name, setName] = useState(entry.name);
   return (
-    <NameDialog
+    <FormDialog
       title={`Rename “${entry.name}”`}
-      label="New name"
       action="Rename"
-      {...{ name, setName, onClose }}
-      onName={() => apply(changes.rename(entry, name.trim()))}
-    />
-  );
-}
-
-interface NameDialogProps {
-  title: string;
-  label: string;
-  action: string;
-  name: string;
-  setName: (name: string) => void;
-  onName: () => void;
-  onClose: () => void;
-  children?: preact.ComponentChildren;
-}
-
-function NameDialog({ title, label, action, name, setName, onName, onClose, children }: NameDialogProps) {
-  const isReady = name.trim() !== "";
-  const submit = (event: Event) => {
-    event.preventDefault();
-    if (isReady) onName();
-  };
-  return (
-    <Dialog
-      title={title}
+      isDisabled={name.trim() === ""}
+      onSubmit={() => apply(changes.rename(entry, name.trim()))}
       onClose={onClose}
-      actions={
-        <>
-          <Button onClick={onClose}>Cancel</Button>
-          <Button kind="primary" disabled={!isReady} onClick={onName}>
-            {action}
-          </Button>
-        </>
-      }
     >
-      <form onSubmit={submit}>
-        <TextField label={label} value={name} autofocus onInput={(event) => setName(event.currentTarget.value)} />
-      </form>
-      {children}
-    </Dialog>
+      <TextField label="New name" value={name} autofocus onInput={(event) => setName(event.currentTarget.value)} />
+    </FormDialog>
   );
 }
 
-function TransferDialog({
-  kind,
-  entries,
-  onClose,
-  apply,
-}: ChangeProps & { kind: "move" | "copy"; entries: readonly Entry[] }) {
+interface TransferProps extends ChangeProps {
+  kind: "move" | "copy";
+  entries: readonly Entry[];
+}
+
+function TransferDialog({ kind, entries, onClose, apply }: TransferProps) {
   const [directory, setDirectory] = useState(parentOf(entries[0]?.path ?? "/"));
   const verb = kind === "move" ? "Move" : "Copy";
-  const start = () => apply(kind === "move" ? changes.move(entries, directory) : changes.copy(entries, directory));
   return (
-    <Dialog
+    <FormDialog
       title={`${verb} ${changes.subjectOf(entries)}`}
+      action={`${verb} here`}
+      isDisabled={directory === ""}
+      onSubmit={() => apply(changes[kind](entries, directory))}
       onClose={onClose}
-      actions={
-        <>
-          <Button onClick={onClose}>Cancel</Button>
-          <Button kind="primary" disabled={directory === ""} onClick={start}>
-            {verb} here
-          </Button>
-        </>
-      }
     >
       <PathPicker mode="directory" label="To the directory" value={directory} onChange={setDirectory} />
-    </Dialog>
+    </FormDialog>
   );
 }
 
-function DeleteDialog({
-  entries,
-  hasTrash,
-  onClose,
-  apply,
-}: ChangeProps & { entries: readonly Entry[]; hasTrash: boolean }) {
+interface DeleteProps extends ChangeProps {
+  entries: readonly Entry[];
+  hasTrash: boolean;
+}
+
+function DeleteDialog({ entries, hasTrash, onClose, apply }: DeleteProps) {
   const [isPermanent, setPermanent] = useState(!hasTrash);
-  const action = isPermanent ? "Delete permanently" : "Move to the trash";
   return (
-    <Dialog
+    <FormDialog
       title={`Delete ${changes.subjectOf(entries)}`}
+      action={isPermanent ? "Delete permanently" : "Move to the trash"}
+      isDanger
+      onSubmit={() => apply(changes.discard(entries, isPermanent))}
       onClose={onClose}
-      actions={
-        <>
-          <Button onClick={onClose}>Cancel</Button>
-          <Button kind="danger" autofocus onClick={() => apply(changes.discard(entries, isPermanent))}>
-            {action}
-          </Button>
-        </>
-      }
     >
-      <p>{isPermanent ? "What is deleted permanently cannot be restored." : "It can be restored from the trash."}</p>
+      <p>
+        {isPermanent
+          ? "What is deleted permanently cannot be restored."
+          : "What is deleted is moved to the trash, and can be restored from there."}
+      </p>
       {hasTrash ? (
         <CheckField
           label="Delete permanently"
@@ -188,25 +140,20 @@ function DeleteDialog({
           onChange={(event) => setPermanent(event.currentTarget.checked)}
         />
       ) : null}
-    </Dialog>
+    </FormDialog>
   );
 }
 
 function PurgeDialog({ directory, onClose, apply }: ChangeProps & { directory: string }) {
   return (
-    <Dialog
+    <FormDialog
       title="Empty the trash"
+      action="Empty the trash"
+      isDanger
+      onSubmit={() => apply(changes.emptyTrash(directory))}
       onClose={onClose}
-      actions={
-        <>
-          <Button onClick={onClose}>Cancel</Button>
-          <Button kind="danger" onClick={() => apply(changes.emptyTrash(directory))}>
-            Empty the trash
-          </Button>
-        </>
-      }
     >
-      <p>All entries of your trash of this store are deleted permanently.</p>
-    </Dialog>
+      <p>All entries of your trash in this store are deleted permanently.</p>
+    </FormDialog>
   );
 }

@@ -3,7 +3,7 @@ import { useRef, useState } from "preact/hooks";
 import { config } from "../app/config.ts";
 import { PathPicker } from "../files/PathPicker.tsx";
 import { Button } from "../ui/Button.tsx";
-import { Dialog } from "../ui/Dialog.tsx";
+import { FormDialog } from "../ui/FormDialog.tsx";
 import { ErrorMessage, Loading } from "../ui/States.tsx";
 import { bytesText } from "../ui/texts.ts";
 import styles from "./SourcePanel.module.css";
@@ -64,25 +64,16 @@ function Choice({ problem }: { problem: unknown }) {
 
 function StorePicker({ onClose }: { onClose: () => void }) {
   const [path, setPath] = useState("");
-  const open = () => {
-    onClose();
-    void openStored(path);
-  };
   return (
-    <Dialog
+    <FormDialog
       title="Choose a file"
+      action="Choose"
+      isDisabled={path === ""}
+      onSubmit={() => void openStored(path)}
       onClose={onClose}
-      actions={
-        <>
-          <Button onClick={onClose}>Cancel</Button>
-          <Button kind="primary" disabled={path === ""} onClick={open}>
-            Choose
-          </Button>
-        </>
-      }
     >
       <PathPicker mode="file" value={path} onChange={setPath} />
-    </Dialog>
+    </FormDialog>
   );
 }
 

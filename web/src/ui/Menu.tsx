@@ -1,4 +1,4 @@
-import type { ComponentChildren } from "preact";
+import type { ComponentChildren, TargetedKeyboardEvent } from "preact";
 import { useId, useRef, useState } from "preact/hooks";
 import { Button, IconButton } from "./Button.tsx";
 import styles from "./Menu.module.css";
@@ -21,7 +21,7 @@ interface Props {
 
 const MARGIN_PX = 8;
 
-/** A button that opens a menu in the top layer (popover). Arrow keys move; Escape and a click outside close it. */
+/** A button that opens a menu in the top layer (popover). Arrow keys, Home and End move; Escape, Tab and a click outside close it. */
 export function Menu({ label, items, children, hasLabel = false }: Props) {
   const id = useId();
   const menu = useRef<HTMLDivElement>(null);
@@ -35,8 +35,7 @@ export function Menu({ label, items, children, hasLabel = false }: Props) {
       menu.current.querySelector<HTMLButtonElement>("button:not(:disabled)")?.focus();
     }
   };
-  const toggle = () => menu.current?.togglePopover();
-  const shared = { onClick: toggle, "aria-haspopup": "menu", "aria-expanded": isOpen, "aria-controls": id } as const;
+  const shared = { popovertarget: id, "aria-haspopup": "menu", "aria-expanded": isOpen, "aria-controls": id } as const;
   return (
     <span ref={root}>
       {hasLabel ? (
@@ -86,11 +85,13 @@ function place(menu: HTMLElement, button: DOMRect): void {
   menu.style.top = `${isBelow ? button.bottom + 4 : button.top - height - 4}px`;
 }
 
-function move(event: KeyboardEvent): void {
-  const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-  if (step === undefined || !(event.currentTarget instanceof HTMLElement)) return;
-  event.preventDefault();
-  const items = [...event.currentTarget.querySelectorAll<HTMLButtonElement>("button:not(:disabled)")];
+function move(event: TargetedKeyboardEvent<HTMLElement>): void {
+  const menu = event.currentTarget;
+  if (event.key === "Tab") menu.hidePopover();
+  const items = [...menu.querySelectorAll<HTMLButtonElement>("button:not(:disabled)")];
   const now = items.findIndex((item) => item.matches(":focus"));
-  items[(now + step + items.length) % items.length]?.focus();
+  const to = { ArrowDown: now + 1, ArrowUp: now - 1, Home: 0, End: items.length - 1 }[event.key];
+  if (to === undefined) return;
+  event.preventDefault();
+  items[(to + items.length) % items.length]?.focus();
 }

@@ -1,1 +1,0 @@
-import{HistoryPanel as e}from"./HistoryPanel-D2ahxymU.js";import{s as t}from"./ShareDialog-DhVDAhDG.js";import{x as n}from"./index-BIeROgg0.js";function r(){return n(`div`,{class:t.view,children:[n(`h1`,{children:`History`}),n(`div`,{class:t.panel,children:n(e,{})})]})}export{r as HistoryView};

@@ -1,1 +1,0 @@
-import{C as e,L as t,w as n}from"./index-BIeROgg0.js";async function r(r){let{pathname:i,search:a}=new URL(r,location.origin),o=await n(e.POST(`/api/v1/token/download`,{body:{url:i+a}}));return t(`/${o.url.slice(1)}`)}async function i(e){let t=document.createElement(`a`);t.href=await r(e),t.download=``,t.rel=`noopener`,t.click()}export{r as n,i as t};

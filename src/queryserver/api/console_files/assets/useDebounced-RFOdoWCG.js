@@ -1,1 +1,0 @@
-import{W as e,X as t}from"./index-BIeROgg0.js";function n(n,r=250){let[i,a]=t(n);return e(()=>{let e=setTimeout(()=>a(n),r);return()=>clearTimeout(e)},[n,r]),i}export{n as t};
