@@ -1,13 +1,15 @@
 import { useState } from "preact/hooks";
-import { api, data, type Schemas } from "../api/client.ts";
+import { type Preview, readingOf, type Source } from "../imports/reading.ts";
+import { guessMetadata, inspect } from "../imports/server.ts";
 import { SelectField } from "../ui/Field.tsx";
 import { EmptyState, ErrorMessage, Loading } from "../ui/States.tsx";
 import { countText } from "../ui/texts.ts";
 import { useLoaded } from "../ui/useLoaded.ts";
+import { nameOf } from "./paths.ts";
 import styles from "./preview.module.css";
 
 interface Sample {
-  preview: Schemas["Preview"];
+  preview: Preview;
   /** The worksheets of a workbook; of other files none. */
   sheets: readonly string[];
 }
@@ -40,7 +42,7 @@ export function TablePreview({ path }: { path: string }) {
   );
 }
 
-function Rows({ preview }: { preview: Schemas["Preview"] }) {
+function Rows({ preview }: { preview: Preview }) {
   return (
     // biome-ignore lint/a11y/noNoninteractiveTabindex: a region that scrolls must be reachable by keys
     <section class={styles.rows} tabIndex={0} aria-label="First rows">
@@ -72,21 +74,9 @@ function Rows({ preview }: { preview: Schemas["Preview"] }) {
 }
 
 async function sampleOf(path: string, sheet: string, signal: AbortSignal): Promise<Sample> {
-  const file = { file_path: path, import_type: "remote" } as const;
-  const guessed = await data(api.GET("/api/v1/importer/file/guess_metadata", { params: { query: file }, signal }));
-  const sheets = "sheet_names" in guessed ? guessed.sheet_names : [];
-  const format =
-    "field_separator" in guessed
-      ? {
-          field_separator: guessed.field_separator,
-          quote_char: guessed.quote_char,
-          record_separator: guessed.record_separator,
-        }
-      : {};
-  const sheetName = sheet || sheets[0];
-  const query = { ...file, ...format, file_type: guessed.type, ...(sheetName ? { sheet_name: sheetName } : {}) };
-  const header = await data(api.GET("/api/v1/importer/file/guess_header", { params: { query }, signal }));
-  const whole = { ...query, has_header: header.has_header, sql_dialect: "duckdb" } as const;
-  const preview = await data(api.GET("/api/v1/importer/file/preview", { params: { query: whole }, signal }));
-  return { preview, sheets };
+  const source: Source = { importType: "remote", path, name: nameOf(path), sizeBytes: null };
+  const metadata = await guessMetadata(source, signal);
+  const reading = readingOf(metadata);
+  const { preview } = await inspect(source, sheet === "" ? reading : { ...reading, sheet }, null, signal);
+  return { preview, sheets: "sheet_names" in metadata ? metadata.sheet_names : [] };
 }

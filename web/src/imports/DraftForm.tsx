@@ -24,33 +24,32 @@ import { warningTexts } from "./warnings.ts";
 /** The form of an import: how the file is read, which columns the table has, and which table it is. */
 export function DraftForm({ draft }: { draft: Draft }) {
   const { source, metadata, reading, target } = draft;
-  const key = useDebounced(JSON.stringify([readingQuery(source, reading), target.connector]));
-  const { value, problem, isLoading, reload } = useLoaded(key, (signal) =>
-    inspect(source, reading, target.connector, signal),
-  );
+  const wanted = JSON.stringify([readingQuery(source, reading), target.connector]);
+  const key = useDebounced(wanted);
+  const { value, problem, isLoading, reload } = useLoaded(key, async (signal) => {
+    return { key, inspection: await inspect(source, reading, target.connector, signal) };
+  });
+  // Columns that were read in another way do not fit the reading that would be sent with them.
+  const isCurrent = value?.key === wanted && problem === null;
+  const inspection = value?.inspection ?? null;
   const types = useLoaded(target.connector, (signal) => sqlTypes(target.connector, signal));
-  const submission = useSubmission(draft, value);
-  const warnings = warningTexts(metadata, value?.preview ?? null);
+  const submission = useSubmission(draft, inspection);
+  const warnings = warningTexts(metadata, inspection?.preview ?? null);
+  // This is no form element: Enter in the name of a column or in one of its dialogs would start the import.
   return (
-    <form
-      class={styles.form}
-      onSubmit={(event) => {
-        event.preventDefault();
-        void submission.submit();
-      }}
-    >
+    <div class={styles.form}>
       <div class={styles.side}>
         <FileHead draft={draft} />
         <ReadingFields
           metadata={metadata}
           reading={reading}
-          hasHeader={reading.hasHeader ?? value?.hasHeader ?? false}
+          hasHeader={reading.hasHeader ?? inspection?.hasHeader ?? false}
           onChange={changeReading}
         />
         <TargetFields target={target} problem={submission.problems.table} onChange={changeTarget} />
         <div class={styles.submit}>
           {submission.failure ? <ErrorMessage problem={submission.failure} /> : null}
-          <Button kind="primary" type="submit" disabled={value === null || problem !== null || submission.isBusy}>
+          <Button kind="primary" disabled={!isCurrent || submission.isBusy} onClick={() => void submission.submit()}>
             {IF_EXISTS.find((one) => one.value === target.ifExists)?.action ?? ""}
           </Button>
         </div>
@@ -59,15 +58,12 @@ export function DraftForm({ draft }: { draft: Draft }) {
         {problem ? <ErrorMessage problem={problem} onRetry={reload} /> : null}
         {types.problem ? <ErrorMessage problem={types.problem} onRetry={types.reload} /> : null}
         {warnings.length > 0 && !problem ? <Warnings texts={warnings} /> : null}
-        {value === null ? (
-          problem ? null : (
-            <Loading label="Reading the first rows" />
-          )
-        ) : (
-          <Columns draft={draft} preview={value.preview} types={types.value ?? []} submission={submission} />
+        {inspection === null && !problem ? <Loading label="Reading the first rows" /> : null}
+        {inspection === null ? null : (
+          <Columns draft={draft} preview={inspection.preview} types={types.value ?? []} submission={submission} />
         )}
       </section>
-    </form>
+    </div>
   );
 }
 

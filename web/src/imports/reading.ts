@@ -197,7 +197,7 @@ export function nullWordsOf(text: string): string[] {
     .filter((word) => word !== "");
 }
 
-export function isEncoding(name: string): name is Encoding {
+function isEncoding(name: string): name is Encoding {
   return ENCODINGS.some((one) => one === name);
 }
 

@@ -1,6 +1,6 @@
 /** The importer calls that look into a file and start an import (Contract importer 4 to 7, 13). Reject with ApiError. */
 import { api, CALL_TIMEOUT_MS, data, type Schemas } from "../api/client.ts";
-import { isEncoding, type Metadata, type Preview, type Reading, readingQuery, type Source } from "./reading.ts";
+import { type Metadata, type Preview, type Reading, readingQuery, type Source } from "./reading.ts";
 
 /** A file as it is read with some reading: whether its first row is the header, and its columns and first rows. */
 export interface Inspection {
@@ -8,20 +8,19 @@ export interface Inspection {
   preview: Preview;
 }
 
-export async function guessMetadata(source: Source, encoding: string, signal: AbortSignal): Promise<Metadata> {
-  const query = {
-    file_path: source.path,
-    import_type: source.importType,
-    ...(isEncoding(encoding) ? { encoding } : {}),
-  };
+export async function guessMetadata(source: Source, signal: AbortSignal): Promise<Metadata> {
+  const query = { file_path: source.path, import_type: source.importType };
   return await data(api.GET("/api/v1/importer/file/guess_metadata", { params: { query }, signal: limited(signal) }));
 }
 
-/** Return the preview with the types of the connector's dialect. The header is detected if the reading leaves it open. */
+/**
+ * Return the preview with the types of the connector's dialect, or those of duckdb without one. A header that the reading
+ * leaves open is detected.
+ */
 export async function inspect(
   source: Source,
   reading: Reading,
-  connector: string,
+  connector: string | null,
   signal: AbortSignal,
 ): Promise<Inspection> {
   const { null_words, ...query } = readingQuery(source, reading);
@@ -31,12 +30,9 @@ export async function inspect(
     hasHeader = (await data(call)).has_header;
   }
   const words = null_words === undefined ? {} : { null_words: JSON.stringify(null_words) };
-  const preview = await data(
-    api.GET("/api/v1/importer/file/preview", {
-      params: { query: { ...query, ...words, has_header: hasHeader, connector } },
-      signal: limited(signal),
-    }),
-  );
+  const target = connector === null ? { sql_dialect: "duckdb" as const } : { connector };
+  const params = { query: { ...query, ...words, has_header: hasHeader, ...target } };
+  const preview = await data(api.GET("/api/v1/importer/file/preview", { params, signal: limited(signal) }));
   return { hasHeader, preview };
 }
 

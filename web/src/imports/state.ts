@@ -3,6 +3,7 @@ import { effect, signal } from "@preact/signals";
 import { isAbort } from "../api/errors.ts";
 import { type Connector, config, connectors } from "../app/config.ts";
 import { session } from "../app/session.ts";
+import { nameOf } from "../files/paths.ts";
 import { type Edits, withoutTypes } from "./columns.ts";
 import { type Metadata, type Reading, readingOf, type Source } from "./reading.ts";
 import { guessMetadata } from "./server.ts";
@@ -56,8 +57,7 @@ export async function openFile(file: File): Promise<void> {
 
 /** Detect the format of a file in a store. */
 export async function openStored(path: string): Promise<void> {
-  const name = path.split("/").at(-1) || path;
-  await arrive(() => Promise.resolve({ importType: "remote", path, name, sizeBytes: null }));
+  await arrive(() => Promise.resolve({ importType: "remote", path, name: nameOf(path), sizeBytes: null }));
 }
 
 /** Give up the file that is on its way. */
@@ -97,7 +97,7 @@ async function arrive(sourceOf: (abort: AbortSignal) => Promise<Source>): Promis
   try {
     source = await sourceOf(controller.signal);
     arrival.value = { kind: "detecting", name: source.name };
-    const metadata = await guessMetadata(source, "", controller.signal);
+    const metadata = await guessMetadata(source, controller.signal);
     controller.signal.throwIfAborted();
     draft.value = newDraft(source, metadata);
     arrival.value = { kind: "none", problem: null };
