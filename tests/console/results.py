@@ -1,7 +1,9 @@
 """Statements that tests run by the API, to look at their results in the console."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import httpx
 from playwright.async_api import BrowserContext, Page
@@ -23,6 +25,27 @@ async def run(client: httpx.AsyncClient, statement: str, connector: str = "duckd
     body = answer.raise_for_status().json()
     assert body["query_status"]["state"] in {"available", "success"}, body
     return body["history_uuid"]
+
+
+async def submit(client: httpx.AsyncClient, statement: str, **fields: Any) -> str:
+    """Submit a statement to DuckDB; return the id of its operation."""
+    answer = await client.post("/api/v1/editor/execute/duckdb", json={"statement": statement, **fields})
+    return answer.raise_for_status().json()["history_uuid"]
+
+
+async def cancel(client: httpx.AsyncClient, operation: str) -> None:
+    (await client.post("/api/v1/editor/cancel_statement", json={"operationId": operation})).raise_for_status()
+
+
+async def begin(client: httpx.AsyncClient, statement: str, **fields: Any) -> str:
+    """Start a statement on DuckDB; return the id of its operation once it runs."""
+    operation = await submit(client, statement, **fields)
+    async with asyncio.timeout(30):
+        body: dict[str, Any] = {}
+        while body.get("query_status", {}).get("state") != "running":
+            await asyncio.sleep(0.1)
+            body = (await client.post("/api/v1/editor/check_status", json={"operationId": operation})).json()
+    return operation
 
 
 async def open_result(

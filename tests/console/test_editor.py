@@ -3,15 +3,15 @@
 from pathlib import Path
 
 import pytest
-from playwright.async_api import Browser, Locator, Page, Route, expect
+from playwright.async_api import Browser, Page, Route, expect
 from tests.console.conftest import NARROW, PASSWORD, Photographs, accessible, browsing, log_in
+from tests.console.editor import WAIT_MS, cell, log_in_again, result_of, text_of, type_over
 from tests.e2e.harness import running_server
 from tests.engines.chromium import ENGINE
 from tests.ports import free_port
 
 pytestmark = [pytest.mark.engine(ENGINE), pytest.mark.timeout(300)]
 
-_WAIT_MS = 20_000
 _STORED = """async () => {
   const stored = () => Object.values(localStorage).join().match(/"operationId":"([^"]+)"/)?.[1];
   for (let turn = 0; !stored() && turn < 200; turn += 1) await new Promise(resolve => setTimeout(resolve, 100));
@@ -20,33 +20,13 @@ _STORED = """async () => {
 }"""
 
 
-def text_of(page: Page) -> Locator:
-    return page.get_by_role("textbox", name="Statement")
-
-
-def result_of(page: Page) -> Locator:
-    return page.get_by_role("region", name="Result")
-
-
-async def type_over(page: Page, text: str) -> None:
-    """Replace the text of the tab, as one paste. Typing would close brackets and quotes."""
-    await text_of(page).focus()
-    await page.keyboard.press("ControlOrMeta+A")
-    await page.keyboard.press("Delete")
-    await page.keyboard.insert_text(text)
-
-
 async def complete(page: Page, name: str) -> None:
     """Wait until a completion is offered first, and take it."""
     option = page.get_by_role("listbox", name="Completions").get_by_role("option").first
-    await expect(option).to_contain_text(name, timeout=_WAIT_MS)
+    await expect(option).to_contain_text(name, timeout=WAIT_MS)
     # For 75 ms after a change of the list the editor takes nothing from it.
     await page.wait_for_timeout(150)
     await page.keyboard.press("Enter")
-
-
-async def cell(page: Page, text: str) -> None:
-    await expect(result_of(page).get_by_text(text, exact=True).first).to_be_visible(timeout=_WAIT_MS)
 
 
 @pytest.fixture
@@ -70,7 +50,7 @@ async def test_statement_is_typed_with_completion_and_run(editor: Page, photogra
     await editor.keyboard.type(" > 0 LIMIT 5")
     await expect(text_of(editor)).to_have_text("SELECT * FROM orders o WHERE o.customer_id > 0 LIMIT 5")
     await editor.keyboard.press("ControlOrMeta+Enter")
-    await expect(result_of(editor).get_by_text("customer_id").first).to_be_visible(timeout=_WAIT_MS)
+    await expect(result_of(editor).get_by_text("customer_id").first).to_be_visible(timeout=WAIT_MS)
     await accessible(editor)
     await photographs(editor, "editor-rows")
 
@@ -82,7 +62,7 @@ async def test_statement_at_the_cursor_runs_and_its_error_is_marked(editor: Page
     await text_of(editor).get_by_text("nope").click()
     await editor.keyboard.press("ControlOrMeta+Enter")
     mark = editor.locator(".cm-lintRange-error")
-    await expect(mark).to_have_text("nope", timeout=_WAIT_MS)
+    await expect(mark).to_have_text("nope", timeout=WAIT_MS)
     await expect(editor.locator(".cm-lint-marker-error")).to_have_count(1)
     await accessible(editor)
     await photographs(editor, "editor-error")
@@ -97,7 +77,7 @@ async def test_statement_at_the_cursor_runs_and_its_error_is_marked(editor: Page
 async def test_all_statements_run_in_order_and_the_failing_one_is_marked(editor: Page):
     await type_over(editor, "SELECT 'one' AS a;\n\n   SELECT missing_column;\nSELECT 'never' AS c")
     await editor.keyboard.press("ControlOrMeta+Shift+Enter")
-    await expect(editor.locator(".cm-lintRange-error")).to_have_text("missing_column", timeout=_WAIT_MS)
+    await expect(editor.locator(".cm-lintRange-error")).to_have_text("missing_column", timeout=WAIT_MS)
     await type_over(editor, "CREATE TEMP TABLE t AS SELECT 'kept' AS a; SELECT a FROM t")
     await editor.keyboard.press("ControlOrMeta+Shift+Enter")
     await cell(editor, "kept")
@@ -135,13 +115,13 @@ async def test_plan_is_shown_and_an_error_of_it_is_marked(editor: Page, photogra
     await type_over(editor, "SELECT name FROM customers WHERE id = 1")
     await editor.keyboard.press("ControlOrMeta+Shift+E")
     plan = editor.get_by_role("dialog", name="Plan")
-    await expect(plan.locator("pre")).to_contain_text("customers", timeout=_WAIT_MS)
+    await expect(plan.locator("pre")).to_contain_text("customers", timeout=WAIT_MS)
     await accessible(editor)
     await photographs(editor, "editor-plan")
     await plan.get_by_role("button", name="Close").click()
     await type_over(editor, "SELECT 1;\nSELECT nope FROM customers")
     await editor.get_by_role("button", name="Explain").click()
-    await expect(plan.get_by_role("alert")).to_contain_text("nope", timeout=_WAIT_MS)
+    await expect(plan.get_by_role("alert")).to_contain_text("nope", timeout=WAIT_MS)
     await plan.get_by_role("button", name="Close").click()
     await expect(editor.locator(".cm-lintRange-error")).to_have_text("nope")
 
@@ -159,7 +139,7 @@ async def test_tabs_survive_a_reload_with_their_result(editor: Page, photographs
     await editor.get_by_label("Name of the tab").fill("Second")
     await editor.keyboard.press("Enter")
     await editor.reload()
-    await _log_in_again(editor)
+    await log_in_again(editor)
     await expect(text_of(editor)).to_have_text("SELECT 'of the second tab' AS b")
     await cell(editor, "of the second tab")
     await photographs(editor, "editor-tabs")
@@ -182,10 +162,10 @@ async def test_running_statement_is_found_again_in_a_new_page_and_stopped(editor
     again = await editor.context.new_page()
     await editor.close()
     await again.goto("/editor")
-    await _log_in_again(again)
-    await expect(text_of(again)).to_have_text("SELECT pg_sleep(120)", timeout=_WAIT_MS)
-    await again.get_by_role("toolbar", name="Statement").get_by_role("button", name="Stop").click(timeout=_WAIT_MS)
-    await expect(result_of(again).get_by_text("canceled", exact=False).first).to_be_visible(timeout=_WAIT_MS)
+    await log_in_again(again)
+    await expect(text_of(again)).to_have_text("SELECT pg_sleep(120)", timeout=WAIT_MS)
+    await again.get_by_role("toolbar", name="Statement").get_by_role("button", name="Stop").click(timeout=WAIT_MS)
+    await expect(result_of(again).get_by_text("canceled", exact=False).first).to_be_visible(timeout=WAIT_MS)
 
 
 @pytest.mark.console(28)
@@ -203,7 +183,7 @@ async def test_text_is_saved_as_a_query_and_found_in_the_side_panel(editor: Page
     await expect(panel.get_by_role("tabpanel", name="History")).to_be_visible()
     await accessible(editor)
     await panel.get_by_role("tab", name="Saved").click()
-    await expect(panel.get_by_text("Orders above a number").first).to_be_visible(timeout=_WAIT_MS)
+    await expect(panel.get_by_text("Orders above a number").first).to_be_visible(timeout=WAIT_MS)
     await accessible(editor)
     await photographs(editor, "editor-saved")
 
@@ -211,14 +191,14 @@ async def test_text_is_saved_as_a_query_and_found_in_the_side_panel(editor: Page
 @pytest.mark.console(27)
 async def test_links_open_a_tab_once(editor: Page):
     await editor.goto("/editor?connector=sqlite&statement=SELECT%20'linked'%20AS%20a")
-    await _log_in_again(editor)
-    await expect(text_of(editor)).to_have_text("SELECT 'linked' AS a", timeout=_WAIT_MS)
+    await log_in_again(editor)
+    await expect(text_of(editor)).to_have_text("SELECT 'linked' AS a", timeout=WAIT_MS)
     await expect(editor.get_by_role("combobox", name="Connector")).to_have_value("sqlite")
     await editor.wait_for_url("**/editor")
     # A link never runs anything by itself.
     await expect(result_of(editor).get_by_text("No result yet")).to_be_visible()
     await editor.reload()
-    await _log_in_again(editor)
+    await log_in_again(editor)
     await expect(editor.get_by_role("list", name="Editor tabs").get_by_role("listitem")).to_have_count(2)
 
 
@@ -253,8 +233,8 @@ async def test_link_of_an_operation_shows_its_text_and_rows(editor: Page):
     operation_id: str = await editor.evaluate(_STORED)
     await editor.get_by_role("button", name="Close Query 1").click()
     await editor.goto(f"/editor?operation={operation_id}")
-    await _log_in_again(editor)
-    await expect(text_of(editor)).to_have_text("SELECT 'linked row' AS a", timeout=_WAIT_MS)
+    await log_in_again(editor)
+    await expect(text_of(editor)).to_have_text("SELECT 'linked row' AS a", timeout=WAIT_MS)
     await cell(editor, "linked row")
 
 
@@ -288,11 +268,3 @@ async def test_statement_is_found_again_after_the_server_was_killed(browser: Bro
         await page.keyboard.press("ControlOrMeta+Enter")
         async with running_server(tmp_path / "data", settings=settings, port=port):
             await cell(page, "typed while it was away")
-
-
-async def _log_in_again(page: Page) -> None:
-    """Log in if the page shows the form: sessions in memory end with a reload."""
-    views = page.get_by_role("navigation", name="Views")
-    await expect(views.or_(page.get_by_label("User name"))).to_be_visible(timeout=_WAIT_MS)
-    if await page.get_by_label("User name").is_visible():
-        await log_in(page)

@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import os
 import struct
 import zlib
 from collections.abc import AsyncIterator
@@ -12,8 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from playwright.async_api import Browser, Dialog, Locator, Page, expect
+from tests.console.commands import create_user
 from tests.console.conftest import Photographs, accessible, browsing, log_in
-from tests.e2e.harness import PROGRAM, ServerProcess
+from tests.e2e.harness import ServerProcess
 from tests.engines.chromium import ENGINE
 
 pytestmark = [pytest.mark.engine(ENGINE), pytest.mark.timeout(300)]
@@ -258,13 +258,7 @@ async def test_new_directory_has_permissions_and_a_size(page: Page, shared: Path
 async def guest(browser: Browser, console_server: ServerProcess) -> AsyncIterator[Page]:
     """A page of a user who owns nothing."""
     name, password = "guest", "another long word"
-    environment = {**os.environ, "QUERYSERVER__DESKTOP__DATA_DIR": str(console_server.stdout_file.parent / "data")}
-    command = (str(PROGRAM), "create-user", name, "--password-stdin")
-    process = await asyncio.create_subprocess_exec(
-        *command, stdin=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=environment
-    )
-    _, complaints = await asyncio.wait_for(process.communicate(f"{password}\n".encode()), 60)
-    assert process.returncode == 0, complaints
+    await create_user(console_server, name, password)
     async with browsing(browser, console_server.base_url) as context:
         page = await context.new_page()
         await page.goto("/files")

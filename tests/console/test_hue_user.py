@@ -1,15 +1,14 @@
 """The whole way of a new user: find, ask, chart, export, share, import, cancel (Contract console 5)."""
 
-import asyncio
 import io
-import os
 import re
 
 import openpyxl
 import pytest
 from playwright.async_api import Browser, FilePayload, Locator, Page, expect
+from tests.console.commands import create_user
 from tests.console.conftest import Photographs, browsing, log_in
-from tests.e2e.harness import PROGRAM, ServerProcess
+from tests.e2e.harness import ServerProcess
 from tests.engines.chromium import ENGINE
 
 pytestmark = [pytest.mark.engine(ENGINE), pytest.mark.timeout(600)]
@@ -24,12 +23,7 @@ _WAIT_MS = 30_000
 @pytest.fixture
 async def colleague(console_server: ServerProcess) -> str:
     """The name of a second user, who is no administrator."""
-    environment = os.environ | {"QUERYSERVER__DESKTOP__DATA_DIR": str(console_server.stdout_file.parent / "data")}
-    process = await asyncio.create_subprocess_exec(
-        *(PROGRAM, "create-user", COLLEAGUE, "--password-stdin"), env=environment, stdin=asyncio.subprocess.PIPE
-    )
-    await process.communicate(f"{PASSWORD}\n".encode())
-    assert process.returncode == 0
+    await create_user(console_server, COLLEAGUE, PASSWORD)
     return COLLEAGUE
 
 

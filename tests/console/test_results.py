@@ -1,15 +1,16 @@
 """Results in the console: the grid, cells in full, progress, log and downloads (Contract console 5)."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import httpx
+import openpyxl
 import pytest
 from playwright.async_api import Browser, BrowserContext, CDPSession, Locator, Page, expect
+from pyarrow import csv, feather, ipc, json, parquet
 from tests.console.conftest import PASSWORD, Photographs, accessible, browsing
-from tests.console.results import calls, open_result, run
+from tests.console.results import begin, calls, open_result, run
 from tests.e2e.harness import ServerProcess, running_server
 from tests.engines.chromium import ENGINE
 from tests.ports import free_port
@@ -26,6 +27,16 @@ HOSTILE = """
     "E'two\\nlines\\tand a tab'", "'two' || chr(10) || 'lines' || chr(9) || 'and a tab'"
 )
 SLOW = "SELECT count(*) FROM range(100000000000) t(i) WHERE i % 3 = 1"
+
+DOWNLOADS = (
+    ("CSV", "csv"),
+    ("TSV (tab-separated)", "tsv"),
+    ("Excel (xlsx)", "xlsx"),
+    ("Parquet", "parquet"),
+    ("Arrow stream", "arrow"),
+    ("Feather (Arrow file)", "feather"),
+    ("JSON lines", "ndjson"),
+)
 
 _WATCH_FIRST_CELL = """() => {
   const shown = new Map();
@@ -174,6 +185,7 @@ async def test_hostile_cells_are_shown_as_text(
     await accessible(page)
     await photographs(page, "result-long-cell")
     await page.keyboard.press("Escape")
+    await expect(grid(page)).to_be_focused()
     for _ in range(3):
         await page.keyboard.press("ArrowRight")
     await page.keyboard.press("Enter")
@@ -202,15 +214,26 @@ async def test_selection_is_copied_as_a_table(context: BrowserContext, client: h
 @pytest.mark.console(52)
 async def test_result_is_downloaded_in_every_format(context: BrowserContext, client: httpx.AsyncClient, tmp_path: Path):
     page = await open_result(context, await run(client, "SELECT 42 AS answer"))
-    for label, ending in (("CSV", "csv"), ("Excel (xlsx)", "xlsx"), ("Parquet", "parquet"), ("JSON lines", "ndjson")):
+    for label, ending in DOWNLOADS:
         await page.get_by_role("button", name="Download", exact=True).click()
         async with page.expect_download() as received:
             await page.get_by_role("menuitem", name=label, exact=True).click()
         file = await received.value
         assert file.suggested_filename.endswith(f".{ending}")
-        await file.save_as(tmp_path / ending)
-        assert (tmp_path / ending).stat().st_size > 0
-    assert (tmp_path / "csv").read_bytes() == b"answer\r\n42\r\n"
+        await file.save_as(tmp_path / f"result.{ending}")
+    tables = {
+        "csv": csv.read_csv(tmp_path / "result.csv"),
+        "tsv": csv.read_csv(tmp_path / "result.tsv", parse_options=csv.ParseOptions(delimiter="\t")),
+        "parquet": parquet.read_table(tmp_path / "result.parquet"),
+        "arrow": ipc.open_stream(tmp_path / "result.arrow").read_all(),
+        "feather": feather.read_table(tmp_path / "result.feather"),
+        "ndjson": json.read_json(tmp_path / "result.ndjson"),
+    }
+    assert {ending: table.to_pylist() for ending, table in tables.items()} == {
+        ending: [{"answer": 42}] for ending in tables
+    }
+    (sheet,) = openpyxl.load_workbook(tmp_path / "result.xlsx").worksheets
+    assert list(sheet.values) == [("answer",), (42,)]
 
 
 @pytest.mark.console(53)
@@ -286,15 +309,3 @@ async def test_page_goes_on_after_the_server_was_killed(browser: Browser, tmp_pa
             await expect(page.get_by_text("outcome_unknown")).to_be_visible(timeout=60_000)
             await page.goto(f"/results/{stored}")
             await expect(grid(page).get_by_text("kept", exact=True)).to_be_visible(timeout=15_000)
-
-
-async def begin(client: httpx.AsyncClient, statement: str) -> str:
-    """Start a statement; return the id of its operation once it runs."""
-    answer = await client.post("/api/v1/editor/execute/duckdb", json={"statement": statement})
-    operation: str = answer.raise_for_status().json()["history_uuid"]
-    async with asyncio.timeout(30):
-        body: dict[str, Any] = {}
-        while body.get("query_status", {}).get("state") != "running":
-            await asyncio.sleep(0.1)
-            body = (await client.post("/api/v1/editor/check_status", json={"operationId": operation})).json()
-    return operation

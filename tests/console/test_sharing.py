@@ -1,13 +1,11 @@
 """Exports of results, and shares of results and saved queries with colleagues (Contract console 5)."""
 
-import asyncio
-import os
-
 import pytest
 from playwright.async_api import Browser, BrowserContext, expect
+from tests.console.commands import create_user
 from tests.console.conftest import Photographs, accessible, browsing, log_in
 from tests.console.results import calls, open_result, run
-from tests.e2e.harness import PROGRAM, ServerProcess
+from tests.e2e.harness import ServerProcess
 from tests.engines.chromium import ENGINE
 
 pytestmark = [pytest.mark.engine(ENGINE), pytest.mark.timeout(300)]
@@ -21,12 +19,7 @@ GROUP BY c.country ORDER BY amount DESC"""
 @pytest.fixture(scope="session")
 async def colleague(console_server: ServerProcess) -> str:
     """The name of a second user, who is no administrator."""
-    environment = os.environ | {"QUERYSERVER__DESKTOP__DATA_DIR": str(console_server.stdout_file.parent / "data")}
-    process = await asyncio.create_subprocess_exec(
-        *(PROGRAM, "create-user", COLLEAGUE, "--password-stdin"), env=environment, stdin=asyncio.subprocess.PIPE
-    )
-    await process.communicate(f"{PASSWORD}\n".encode())
-    assert process.returncode == 0
+    await create_user(console_server, COLLEAGUE, PASSWORD)
     return COLLEAGUE
 
 

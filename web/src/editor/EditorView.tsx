@@ -55,7 +55,7 @@ function LoadedEditor() {
               <ParameterFields tab={tab} workspace={workspace} />
             </div>
           }
-          last={<ResultArea tab={tab} />}
+          last={<ResultArea tab={tab} workspace={workspace} />}
         />
       </div>
     </div>

@@ -4,6 +4,7 @@ import {
   autocompletion,
   closeBrackets,
   closeBracketsKeymap,
+  closeCompletion,
   completionKeymap,
 } from "@codemirror/autocomplete";
 import { defaultKeymap, history, historyKeymap, indentWithTab } from "@codemirror/commands";
@@ -149,6 +150,11 @@ export class CodeEditor {
     this.#view.dispatch(setDiagnostics(this.#view.state, diagnostics));
     const first = diagnostics[0];
     if (first) this.#view.dispatch({ effects: EditorView.scrollIntoView(first.from, { y: "nearest", yMargin: 40 }) });
+  }
+
+  /** Hide the completions, also those that are still looked up. */
+  closeCompletions(): void {
+    closeCompletion(this.#view);
   }
 
   /** Hand the text to the tab at once. */

@@ -34,6 +34,12 @@ export function wholeOf(text: string, dialect: string, from = 0, to = text.lengt
   return { from: from + first.from, to: from + last.to, isScript: spans.length > 1 };
 }
 
+/** Return what was run, as long as the text still has it. */
+export function targetOfRun(text: string, dialect: string, run: Run | null): Target | null {
+  const from = run && sourceStart(text, run);
+  return run === null || from === null ? null : wholeOf(text, dialect, from, from + run.source.length);
+}
+
 /** Run a part of the text of a tab, and show it there. The operation is stored as soon as it has an id. */
 export function runTarget(tab: EditorTab, connector: Connector, target: Target, bound: Bound): Execution {
   const { text, database } = tab.content.peek();

@@ -6,7 +6,7 @@ import { type Connector, config, connectors } from "../app/config.ts";
 import { notify, notifyProblem } from "../ui/Toasts.tsx";
 import type { CodeEditor } from "./codeEditor.ts";
 import { type Scope, warmUp } from "./completion.ts";
-import { attachRun, markOf, runTarget, type Target, targetAt, wholeOf } from "./runs.ts";
+import { attachRun, markOf, runTarget, type Target, targetAt, targetOfRun, wholeOf } from "./runs.ts";
 import { type Bound, bind } from "./sql/parameters.ts";
 import { errorMark } from "./sql/positions.ts";
 import type { TabContent } from "./tabContent.ts";
@@ -77,6 +77,11 @@ export class Workspace {
   /** Run all statements of the tab in order. */
   readonly runAll = (): void => {
     this.#start((text, dialect) => wholeOf(text, dialect));
+  };
+
+  /** Run what the tab has run before, with the present values of its parameters. */
+  readonly runAgain = (): void => {
+    this.#start((text, dialect) => targetOfRun(text, dialect, selectedTab()?.content.peek().run ?? null));
   };
 
   readonly cancel = (): void => {
@@ -219,6 +224,8 @@ export class Workspace {
     const editor = this.#editor;
     if (!tab || !editor) return null;
     editor.flush();
+    // They would cover the result.
+    editor.closeCompletions();
     const content = tab.content.peek();
     const connector = connectorOf(content);
     if (!connector) {

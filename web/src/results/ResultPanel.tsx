@@ -1,5 +1,6 @@
 import { useState } from "preact/hooks";
 import { lazy } from "preact-iso";
+import { Button } from "../ui/Button.tsx";
 import { EmptyState, ErrorMessage, Loading } from "../ui/States.tsx";
 import { Tabs } from "../ui/Tabs.tsx";
 import type { Execution } from "./execution.ts";
@@ -24,10 +25,12 @@ interface Props {
   execution: Execution;
   /** Whether the result is shared by another user, whose statement and log are not shown. */
   isShared?: boolean;
+  /** Runs the statement again; offered when its result is not stored any more. */
+  onRunAgain?: () => void;
 }
 
 /** Progress, rows, chart and log of a statement. */
-export function ResultPanel({ execution, isShared = false }: Props) {
+export function ResultPanel({ execution, isShared = false, onRunAgain }: Props) {
   const [tab, setTab] = useState<TabKey>("rows");
   const tabs = isShared ? TABS.filter(({ key }) => key !== "log") : TABS;
   const rows = execution.rows.value;
@@ -42,6 +45,7 @@ export function ResultPanel({ execution, isShared = false }: Props) {
       </div>
       <Notices execution={execution} />
       <Parts execution={execution} />
+      <Failure execution={execution} onRunAgain={onRunAgain} />
       <div class={styles.content} role="tabpanel" aria-label={TABS.find(({ key }) => key === tab)?.label}>
         {tab === "log" ? <LogPanel execution={execution} /> : null}
         {tab === "rows" ? <Rows execution={execution} /> : null}
@@ -57,12 +61,13 @@ export function ResultPanel({ execution, isShared = false }: Props) {
   );
 }
 
+const LABELS: Record<string, string> = { submitting: "Submitting", waiting: "Waiting" };
+
 function Rows({ execution }: { execution: Execution }) {
   const rows = execution.rows.value;
-  const error = execution.error.value;
-  if (error !== null && rows === null) return <Failure execution={execution} />;
   if (rows !== null) return <RowsOf source={rows} />;
-  if (execution.isActive.value) return <Loading label={execution.state.value === "waiting" ? "Waiting" : "Running"} />;
+  if (execution.error.value !== null) return null;
+  if (execution.isActive.value) return <Loading label={LABELS[execution.state.value] ?? "Running"} />;
   return <EmptyState title="The statement has no rows.">{execution.status.value?.message}</EmptyState>;
 }
 
@@ -77,8 +82,10 @@ function RowsOf({ source }: { source: RowSource }) {
   return <Grid key={`${source.operationId}/${source.statementId}`} source={source} columns={columns} />;
 }
 
-function Failure({ execution }: { execution: Execution }) {
+/** Why the statement has no result. The statements of a script before the one that failed may have rows. */
+function Failure({ execution, onRunAgain }: Pick<Props, "execution" | "onRunAgain">) {
   const error = execution.error.value;
+  const state = execution.state.value;
   if (error === null) return null;
   const place = [
     error.statementId === null ? "" : `statement ${error.statementId + 1}`,
@@ -91,6 +98,11 @@ function Failure({ execution }: { execution: Execution }) {
       <div class={styles.failurePlace}>
         {[place.join(", "), error.code, error.sqlstate ? `SQLSTATE ${error.sqlstate}` : ""].filter(Boolean).join(" · ")}
       </div>
+      {onRunAgain && (state === "expired" || state === "closed") ? (
+        <div class={styles.failurePlace}>
+          <Button onClick={onRunAgain}>Run again</Button>
+        </div>
+      ) : null}
     </div>
   );
 }

@@ -1,6 +1,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { useRoute } from "preact-iso";
 import { api, data, type Schemas } from "../api/client.ts";
+import { at } from "../app/prefix.ts";
 import { ErrorMessage, Loading } from "../ui/States.tsx";
 import { useLoaded } from "../ui/useLoaded.ts";
 import { attachExecution, type Execution } from "./execution.ts";
@@ -52,6 +53,7 @@ function Result({ operationId, about }: { operationId: string; about: About }) {
             Shared by {about.shared_by} until {new Date(about.until).toLocaleString()}
           </span>
         ) : null}
+        {isShared ? null : <a href={`${at("/editor")}?operation=${operationId}`}>Open in the editor</a>}
       </header>
       {execution === null ? <Loading /> : <ResultPanel execution={execution} isShared={isShared} />}
     </div>
