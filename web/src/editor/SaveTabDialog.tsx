@@ -10,8 +10,8 @@ export function SaveTabDialog({ tab, onClose }: { tab: EditorTab; onClose: () =>
     <SaveDialog
       draft={draftOf(tab)}
       onClose={onClose}
-      onSaved={({ uuid, name }) => {
-        tab.update({ document: uuid, title: name });
+      onSaved={({ uuid, name, version }) => {
+        tab.update({ document: uuid, documentVersion: version, title: name });
         notify(`Saved as ${name}.`);
         onClose();
       }}
@@ -20,7 +20,7 @@ export function SaveTabDialog({ tab, onClose }: { tab: EditorTab; onClose: () =>
 }
 
 function draftOf(tab: EditorTab): Draft {
-  const { text, title, database, document, parameters } = tab.content.peek();
+  const { text, title, database, document, documentVersion, parameters } = tab.content.peek();
   const connector = connectorOf(tab.content.peek());
   // The server knows the markers of a saved query, and variables are a part of its text.
   const markers = parameterFields(text, connector?.dialect ?? "").filter(({ isVariable }) => !isVariable);
@@ -30,7 +30,7 @@ function draftOf(tab: EditorTab): Draft {
     database,
     parameters: markers.map(({ name }) => ({ name, ...defaultOf(parameters[name]) })),
   };
-  return document === null ? { ...draft, name: title } : { ...draft, uuid: document };
+  return document === null ? { ...draft, name: title } : { ...draft, uuid: document, version: documentVersion };
 }
 
 function defaultOf(value: ParameterValue | undefined) {

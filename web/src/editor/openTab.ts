@@ -19,6 +19,8 @@ export interface TabRequest {
   parameters?: Readonly<Record<string, ParameterValue>> | undefined;
   /** The uuid of the saved query whose text this is. */
   document?: string | undefined;
+  /** The version of that query. */
+  documentVersion?: number | undefined;
   /** An operation whose result the tab shows. */
   operationId?: string | undefined;
 }
@@ -53,6 +55,7 @@ export function openTab(request: TabRequest): EditorTab {
     database: request.database ?? "",
     parameters: request.parameters ?? {},
     document: document ?? null,
+    documentVersion: request.documentVersion ?? 0,
     run: operationId ? { operationId, from: 0, source: text } : null,
   });
 }
@@ -72,6 +75,7 @@ export async function openDocument(uuid: string, signal?: AbortSignal): Promise<
     title: document.name,
     parameters,
     document: uuid,
+    documentVersion: document.version,
   });
 }
 

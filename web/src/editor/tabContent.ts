@@ -22,6 +22,8 @@ export interface TabContent {
   run: Run | null;
   /** The uuid of the saved query that the tab shows. */
   document: string | null;
+  /** The version of the saved query from which the text comes; 0 if it is unknown. */
+  documentVersion: number;
 }
 
 export interface StoredTab {
@@ -44,6 +46,7 @@ export const EMPTY: TabContent = {
   parameters: {},
   run: null,
   document: null,
+  documentVersion: 0,
 };
 
 export function serialized({ order, savedAt, content }: Omit<StoredTab, "id">): string {
@@ -74,6 +77,7 @@ export function parsed(id: string, text: string): StoredTab | null {
       parameters: parametersOf(content.parameters),
       run: runOf(content.run),
       document: textual(content.document) || null,
+      documentVersion: numeric(content.documentVersion),
     },
   };
 }

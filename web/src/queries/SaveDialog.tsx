@@ -5,6 +5,7 @@ import { Button, IconButton } from "../ui/Button.tsx";
 import { Dialog } from "../ui/Dialog.tsx";
 import { SelectField, TextField } from "../ui/Field.tsx";
 import { ErrorMessage, Loading } from "../ui/States.tsx";
+import { ago } from "../ui/texts.ts";
 import { useAction } from "../ui/useAction.ts";
 import { useLoaded } from "../ui/useLoaded.ts";
 import { type Document, foldersOf, getDocument, listDocuments, type Parameter, saveDocument } from "./documents.ts";
@@ -14,6 +15,8 @@ import styles from "./queries.module.css";
 export interface Draft {
   /** Of a saved query: its uuid. What the draft does not have of name, folder, description and defaults is kept. */
   uuid?: string;
+  /** The version from which the statement comes; 0 if it is unknown. */
+  version?: number;
   name?: string;
   description?: string;
   folder?: string;
@@ -51,6 +54,7 @@ function SaveForm({ draft, stored, onSaved, onClose }: Props & { stored: Documen
   const [description, setDescription] = useState(draft.description ?? stored?.description ?? "");
   const [parameters, setParameters] = useState(draft.parameters ?? stored?.parameters ?? []);
   const { isBusy, problem, run } = useAction();
+  const isOutdated = stored !== null && Boolean(draft.version) && draft.version !== stored.version;
   const mayChange = stored?.permission === "edit" || stored?.permission === "manage";
   const save = (asCopy: boolean) =>
     run(async () => {
@@ -107,8 +111,19 @@ function SaveForm({ draft, stored, onSaved, onClose }: Props & { stored: Documen
         />
         <Parameters parameters={parameters} onChange={setParameters} />
       </form>
+      {isOutdated ? <Outdated stored={stored} /> : null}
       {problem ? <ErrorMessage problem={problem} /> : null}
     </Dialog>
+  );
+}
+
+/** Says that the query has been saved since its text was opened. The save would replace that version. */
+function Outdated({ stored }: { stored: Document }) {
+  return (
+    <p class={styles.warning} role="alert">
+      {`${stored.modified_by} has saved another text since you opened this query (${ago(stored.modified)}).`}
+      {` If you save, yours becomes the current version; the other one stays in the list of versions.`}
+    </p>
   );
 }
 

@@ -62,6 +62,16 @@ test("a saved query keeps its name and folder, and the save names the version th
   expect(saved?.body).toMatchObject({ document: { uuid: "u", version: 3, name: "Sales", folder: "/reports" } });
 });
 
+test("a save says that the query was saved since its text was opened", async () => {
+  const document = { ...FIELDS, permission: "manage", modified: "2026-01-05T09:10:11Z", modified_by: "ana" };
+  answering({ "/documents/u": { status: 0, document } });
+  const draft = { uuid: "u", statement: "SELECT 2", connector: "duckdb" };
+  const { rerender } = render(<SaveDialog draft={{ ...draft, version: 2 }} onSaved={vi.fn()} onClose={vi.fn()} />);
+  expect((await screen.findByRole("alert", { hidden: true })).textContent).toContain("ana has saved another text");
+  rerender(<SaveDialog draft={{ ...draft, version: 3 }} onSaved={vi.fn()} onClose={vi.fn()} />);
+  expect(screen.queryByRole("alert", { hidden: true })).toBeNull();
+});
+
 test("a query that the user may only run can be saved as a copy alone", async () => {
   answering({ "/documents/u": { status: 0, document: { ...FIELDS, permission: "run" } } });
   render(
