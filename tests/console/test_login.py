@@ -76,11 +76,8 @@ async def test_remembered_login_survives_a_reload_and_opens_other_tabs(profile: 
     await other.goto("/history")
     await is_inside(other)
     (cookie,) = await profile.cookies()
-    assert (cookie.get("name"), cookie.get("httpOnly"), cookie.get("sameSite")) == (
-        "queryserver_session",
-        True,
-        "Strict",
-    )
+    assert (cookie.get("httpOnly"), cookie.get("sameSite")) == (True, "Strict")
+    assert re.fullmatch(r"queryserver_session_\d+", cookie.get("name", ""))
 
 
 @pytest.mark.console(10)
@@ -164,7 +161,8 @@ async def test_login_at_the_issuer_returns_to_the_address_from_which_it_began(
     await visitor.get_by_role("button", name="Log in with Example login").click()
     await is_inside(visitor)
     await expect(visitor).to_have_url(re.compile(r"/files\?path=a$"))
-    assert [cookie.get("name") for cookie in await profile.cookies()] == ["queryserver_session"]
+    (cookie,) = await profile.cookies()
+    assert cookie.get("name", "").startswith("queryserver_session")
     await visitor.reload()
     await is_inside(visitor)
     await visitor.go_back()

@@ -12,10 +12,19 @@ from queryserver.platform.settings.tree import Settings
 
 @dataclass(frozen=True, slots=True)
 class Cookie:
-    """A cookie by name, and the path, below the configured prefix, of the calls to which browsers send it."""
+    """A cookie: the beginning of its name, and the path, below the prefix, of the calls to which browsers send it."""
 
     name: str
     path: str
+
+    def name_for(self, http: Request) -> str:
+        """The name, followed by the port of `Host` if it has one.
+
+        Browsers send a cookie to all ports of a host: without the port, two servers on one host would replace and
+        delete each other's sessions.
+        """
+        port = http.headers.get("host", "").rpartition(":")[2]
+        return f"{self.name}_{port}" if port.isascii() and port.isdecimal() else self.name
 
 
 SESSION_COOKIE = Cookie("queryserver_session", "/api/v1/token/session")
@@ -29,7 +38,7 @@ def set_cookie(
 ) -> None:
     """Set the cookie in the browser; with `max_age_s=0`, delete it."""
     response.set_cookie(
-        cookie.name,
+        cookie.name_for(http),
         value,
         max_age=max_age_s,
         path=f"{settings.desktop.url_prefix.rstrip('/')}{cookie.path}",
@@ -46,5 +55,6 @@ def cookie_value(http: Request, cookie: Cookie) -> str | None:
     user in under another name.
     """
     pairs = (pair.strip().partition("=") for header in http.headers.getlist("cookie") for pair in header.split(";"))
-    values = {value for name, _, value in pairs if name == cookie.name}
+    expected = cookie.name_for(http)
+    values = {value for name, _, value in pairs if name == expected}
     return values.pop() or None if len(values) == 1 else None

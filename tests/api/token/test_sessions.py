@@ -68,6 +68,18 @@ async def test_cookie_is_sent_to_no_other_call(page: Page) -> None:
 
 
 @pytest.mark.platform(130)
+async def test_servers_at_ports_of_one_host_have_cookies_of_their_own(tokens: Api) -> None:
+    async with open_page(tokens, "http://test:8889") as page:
+        own = set_cookie(await page.post("session", **ANA), f"{COOKIE}_8889").value
+        assert (await page.post("session/refresh")).status_code == 200
+    async with open_page(tokens, "http://test:8890") as page:
+        sent = {**page.headers, "Cookie": f"{COOKIE}_8889={own}"}
+        assert (await page.post("session/refresh", headers=sent)).json() == NOT_PROVIDED
+        await page.post("session/end", headers=sent)
+        assert (await tokens.stranger.post("token/refresh", refresh=own)).status_code == 200
+
+
+@pytest.mark.platform(130)
 async def test_cookie_path_includes_the_url_prefix(opener: Opener) -> None:
     async with opener({"url_prefix": "/sql/"}) as api, open_page(api) as page:
         await accounts(api).create(AuthenticatedUser("ana"), PASSWORD)

@@ -110,11 +110,10 @@ def session_response(
     """
     auth = settings.desktop.auth
     body = wire.SessionResponse(status=0, access=access, expires_in=auth.access_token_lifetime_s)
-    if refresh is None or in_cookie:
-        response = json_response(body)
-    else:
-        response = json_response(body.model_copy(update={"refresh": refresh}))
-    if refresh is not None and in_cookie:
+    if refresh is not None and not in_cookie:
+        return json_response(body.model_copy(update={"refresh": refresh}))
+    response = json_response(body)
+    if refresh is not None:
         set_cookie(response, http, settings, SESSION_COOKIE, refresh, max_age_s=auth.refresh_token_lifetime_s)
     return response
 
