@@ -17,7 +17,10 @@ export class ApiError extends Error {
 }
 
 const TEMPORARY = new Set([0, 408, 429, 502, 503, 504]);
+/** Timers of browsers end at once if they are longer than 2^31 ms. */
+const MAX_PAUSE_S = 24 * 3600;
 const WITHOUT_RESPONSE = "The server did not answer. Check the connection; the page goes on when the server is back.";
+const FOREIGN_RESPONSE = "The response was cut off, or came from a proxy in place of the server. Try again.";
 
 /** Return the error of a failed response with this body, which may be JSON of any shape or text. */
 export function errorOf(response: Response, body: unknown): ApiError {
@@ -32,7 +35,7 @@ export function errorOf(response: Response, body: unknown): ApiError {
     code,
     withFieldErrors(message, fields),
     fields,
-    Number.isNaN(pause) ? null : pause,
+    Number.isNaN(pause) ? null : Math.min(Math.max(pause, 0), MAX_PAUSE_S),
   );
 }
 
@@ -40,6 +43,7 @@ export function errorOf(response: Response, body: unknown): ApiError {
 export function asApiError(problem: unknown): ApiError {
   if (problem instanceof ApiError) return problem;
   if (problem instanceof TypeError || isTimeout(problem)) return new ApiError(0, "no_response", WITHOUT_RESPONSE);
+  if (problem instanceof SyntaxError) return new ApiError(0, "no_response", FOREIGN_RESPONSE);
   return new ApiError(0, "page_error", problem instanceof Error ? problem.message : String(problem));
 }
 

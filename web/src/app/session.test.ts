@@ -199,6 +199,15 @@ test("the page starts again if the cookie has become that of another user", asyn
   expect(session.accessToken.value).toBe(token(1, "a"));
 });
 
+test("a page that is shown again after it was left logs out if the session has ended", async () => {
+  session.begin({ access: token(1, "a"), isInCookie: true });
+  const sent = answering(refused());
+  dispatchEvent(Object.assign(new Event("pageshow"), { persisted: false }));
+  expect(sent).toHaveLength(0);
+  dispatchEvent(Object.assign(new Event("pageshow"), { persisted: true }));
+  await vi.waitFor(() => expect(session.isLoggedIn.value).toBe(false));
+});
+
 test("tabs renew one after the other", async () => {
   const request = vi.fn((_name: string, work: () => Promise<boolean>) => work());
   vi.stubGlobal("navigator", { locks: { request } });

@@ -7,6 +7,7 @@ import createClient from "openapi-fetch";
 import type { paths } from "../api/schema.d.ts";
 import { claimsOf } from "./claims.ts";
 import { urlPrefix } from "./prefix.ts";
+import { browserStorage } from "./storage.ts";
 
 /** Pages of other origins cannot send this header. The calls that use a cookie require it. */
 export const OWN_PAGE = { "X-Requested-With": "queryserver" } as const;
@@ -34,6 +35,8 @@ const RETRY_AFTER_S = 30;
 const MAX_TIMER_MS = 2 ** 31 - 1;
 /** The statuses with which the server refuses a refresh token. All others are passing failures. */
 const REFUSALS = new Set([400, 401, 403]);
+const RESUME_AFTER_MS = 5000;
+const UNANSWERED = "The server does not answer. You are logged in when it does.";
 const SESSION_ENDED = "Your session has ended. Log in again.";
 
 /** The calls of the session itself, which are not repeated after a 401. */
@@ -61,17 +64,21 @@ export const session = {
   /** Start the session with the tokens of a login. */
   begin({ access, refresh, isInCookie = false }: Login): void {
     refreshToken = isInCookie ? COOKIE : refresh ? { place: "memory", token: refresh } : NONE;
-    if (isInCookie) localStorage.setItem(COOKIE_MARK, "1");
+    if (isInCookie) browserStorage.set(COOKIE_MARK, "1");
     accept(access);
     if (isInCookie) send("begun");
   },
 
   /** Log in with the cookie of an earlier visit or of another tab, if there is one. */
   async resume(): Promise<void> {
-    if (accessToken.value === null && localStorage.getItem(COOKIE_MARK) !== null) {
+    if (accessToken.value === null && browserStorage.get(COOKIE_MARK) !== null) {
       refreshToken = COOKIE;
       await session.renew();
-      if (accessToken.value === null) forget("");
+      if (accessToken.value === null) {
+        const isRefused = browserStorage.get(COOKIE_MARK) === null;
+        forget(isRefused ? "" : UNANSWERED);
+        if (!isRefused) timer = setTimeout(() => void session.resume(), RESUME_AFTER_MS);
+      }
     }
     isStarting.value = false;
   },
@@ -108,6 +115,11 @@ channel?.addEventListener("message", ({ data }: MessageEvent<unknown>) => {
   }
   // Another tab may have logged in as another user: `refresh` compares.
   if (data === "begun") void (accessToken.value === null ? session.resume() : isInCookie() && session.renew());
+});
+
+// A page that the browser kept when it was left has missed the logout and the login of other tabs.
+addEventListener("pageshow", ({ persisted }) => {
+  if (persisted && isInCookie()) void session.renew();
 });
 
 function isInCookie(): boolean {
@@ -169,7 +181,7 @@ async function refresh(): Promise<boolean> {
     return true;
   }
   if (response === null || REFUSALS.has(response.response.status)) {
-    if (sent.place === "cookie") localStorage.removeItem(COOKIE_MARK);
+    if (sent.place === "cookie") browserStorage.remove(COOKIE_MARK);
     forget(accessToken.value === null ? "" : SESSION_ENDED);
   } else if (accessToken.value !== null) {
     renewIn(RETRY_AFTER_S);
@@ -199,7 +211,7 @@ async function sendRefresh(kept: RefreshToken): Promise<Renewal | null> {
 async function end(): Promise<void> {
   const kept = refreshToken;
   const headers = accessToken.value === null ? {} : { Authorization: `Bearer ${accessToken.value}` };
-  if (kept.place === "cookie") localStorage.removeItem(COOKIE_MARK);
+  if (kept.place === "cookie") browserStorage.remove(COOKIE_MARK);
   forget("");
   const options = { signal: AbortSignal.timeout(CALL_TIMEOUT_MS), keepalive: true };
   try {

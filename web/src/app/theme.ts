@@ -1,5 +1,6 @@
 /** Light, dark, or as the system; stored in this browser. */
 import { effect, signal } from "@preact/signals";
+import { browserStorage } from "./storage.ts";
 
 export type Theme = "system" | "light" | "dark";
 const KEY = "queryserver.theme";
@@ -10,7 +11,7 @@ effect(() => {
   const root = document.documentElement;
   if (theme.value === "system") root.removeAttribute("data-theme");
   else root.setAttribute("data-theme", theme.value);
-  if (theme.value !== stored()) localStorage.setItem(KEY, theme.value);
+  if (theme.value !== stored()) browserStorage.set(KEY, theme.value);
 });
 
 export function nextTheme(): void {
@@ -19,6 +20,6 @@ export function nextTheme(): void {
 }
 
 function stored(): Theme {
-  const value = localStorage.getItem(KEY);
+  const value = browserStorage.get(KEY);
   return value === "light" || value === "dark" ? value : "system";
 }

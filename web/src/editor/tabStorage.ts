@@ -1,4 +1,5 @@
 /** The tabs of one user in the storage of the browser (Contract console 4): one entry for each, so windows can share. */
+import { browserStorage, tabStorage } from "../app/storage.ts";
 import { parsed, type StoredTab, serialized } from "./tabContent.ts";
 
 const PREFIX = "queryserver.tab";
@@ -12,9 +13,9 @@ export class TabStorage {
 
   load(): StoredTab[] {
     const tabs: StoredTab[] = [];
-    for (let index = 0; index < localStorage.length; index += 1) {
-      const id = this.#idOf(localStorage.key(index));
-      const tab = id === null ? null : parsed(id, localStorage.getItem(this.#prefix + id) ?? "");
+    for (const key of browserStorage.keys()) {
+      const id = this.#idOf(key);
+      const tab = id === null ? null : parsed(id, browserStorage.get(key) ?? "");
       if (tab) tabs.push(tab);
     }
     return tabs.sort((one, other) => one.order - other.order || one.id.localeCompare(other.id));
@@ -22,25 +23,20 @@ export class TabStorage {
 
   /** Store a tab. Returns false if the browser has no room for it. */
   save(tab: StoredTab): boolean {
-    try {
-      localStorage.setItem(this.#prefix + tab.id, serialized(tab));
-      return true;
-    } catch {
-      return false;
-    }
+    return browserStorage.set(this.#prefix + tab.id, serialized(tab));
   }
 
   remove(id: string): void {
-    localStorage.removeItem(this.#prefix + id);
+    browserStorage.remove(this.#prefix + id);
   }
 
   /** The tab that this window showed last, also after a reload. */
   get selected(): string | null {
-    return sessionStorage.getItem(this.#prefix);
+    return tabStorage.get(this.#prefix);
   }
 
   set selected(id: string) {
-    sessionStorage.setItem(this.#prefix, id);
+    tabStorage.set(this.#prefix, id);
   }
 
   /** Report changes of other windows until the returned function is called: a tab, or the id of one that was closed. */

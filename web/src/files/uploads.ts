@@ -3,6 +3,7 @@ import { computed, effect, signal } from "@preact/signals";
 import { isRecord } from "../api/errors.ts";
 import { config } from "../app/config.ts";
 import { session } from "../app/session.ts";
+import { tabStorage } from "../app/storage.ts";
 import { newUuid, planOf } from "./parts.ts";
 import { Upload, type UploadRecord } from "./Upload.ts";
 
@@ -31,7 +32,7 @@ effect(() => {
 });
 effect(() => {
   const records = JSON.stringify(openRecords.value);
-  if (key !== null) sessionStorage.setItem(key, records);
+  if (key !== null) tabStorage.set(key, records);
 });
 effect(() => (isBusy.value ? addEventListener("beforeunload", warn) : removeEventListener("beforeunload", warn)));
 
@@ -99,7 +100,7 @@ function recordOf(file: File, directory: string): UploadRecord {
 
 function stored(name: string): Upload[] {
   try {
-    const records: unknown = JSON.parse(sessionStorage.getItem(name) ?? "[]");
+    const records: unknown = JSON.parse(tabStorage.get(name) ?? "[]");
     return Array.isArray(records) ? records.filter(isUploadRecord).map((record) => new Upload(record, null)) : [];
   } catch {
     return [];

@@ -9,6 +9,9 @@ import styles from "./LoginView.module.css";
 import { takePending } from "./target.ts";
 import { loginProblem } from "./texts.ts";
 
+const ERROR_CODE = /^[a-z_]{1,40}$/;
+const MAX_REASON_CHARACTERS = 300;
+
 /** The page to which the external issuer sends the browser back. It completes the login, and shows the target. */
 export function LoginCallback() {
   const { route } = useLocation();
@@ -16,12 +19,12 @@ export function LoginCallback() {
   // biome-ignore lint/correctness/useExhaustiveDependencies: a code can be used once
   useEffect(() => {
     const query = new URLSearchParams(location.search);
-    const { target, remember } = takePending();
+    const { target, remember, isOfThisTab } = takePending();
     // Neither the code nor the state stays in the address bar and in the history.
     history.replaceState(null, "", at("/login/callback"));
     const refusal = query.get("error");
     if (refusal !== null) {
-      setProblem(refusalText(refusal, query.get("error_description")));
+      setProblem(refusalText(refusal, isOfThisTab ? query.get("error_description") : null));
       return;
     }
     finish(query, remember).then(
@@ -52,7 +55,9 @@ async function finish(query: URLSearchParams, remember: boolean): Promise<void> 
   session.begin({ ...tokens, isInCookie: remember });
 }
 
+/** Return the reason of a refusal. `description` is null if the address may be a link of another site. */
 function refusalText(code: string, description: string | null): string {
   if (code === "access_denied") return "The login was denied or canceled at the issuer.";
-  return `The issuer refused the login: ${description || code}`;
+  const reason = description || (ERROR_CODE.test(code) ? code : "");
+  return `The issuer refused the login${reason ? `: ${reason.slice(0, MAX_REASON_CHARACTERS)}` : "."}`;
 }

@@ -122,9 +122,17 @@ test("the callback completes the login, and its code leaves the address bar", as
 
 test("a refusal of the issuer is shown as text, with a way back", async () => {
   history.replaceState(null, "", "/login/callback?error=server_error&error_description=%3Cb%3ENo%3C%2Fb%3E");
+  sessionStorage.setItem("queryserver.login", JSON.stringify({ target: "/files", remember: false }));
   const sent = answering({});
   show(<LoginCallback />);
   expect((await screen.findByRole("alert")).textContent).toBe("The issuer refused the login: <b>No</b>");
   expect(screen.getByRole("link", { name: "Back to the login" }).getAttribute("href")).toBe("/login");
   expect(sent).toHaveLength(0);
+});
+
+test("a link of another site cannot put its text on the login page", async () => {
+  history.replaceState(null, "", "/login/callback?error=Call+5550100+now&error_description=Call+5550100+now");
+  answering({});
+  show(<LoginCallback />);
+  expect((await screen.findByRole("alert")).textContent).toBe("The issuer refused the login.");
 });

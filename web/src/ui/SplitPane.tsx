@@ -1,5 +1,6 @@
 import type { ComponentChildren } from "preact";
 import { useCallback, useRef, useState } from "preact/hooks";
+import { browserStorage } from "../app/storage.ts";
 import styles from "./SplitPane.module.css";
 
 interface Props {
@@ -120,11 +121,11 @@ function key(name: string): string {
 }
 
 function storedSize(name: string): number | null {
-  const size = Number.parseInt(localStorage.getItem(key(name)) ?? "", 10);
+  const size = Number.parseInt(browserStorage.get(key(name)) ?? "", 10);
   return Number.isNaN(size) ? null : size;
 }
 
 function store(name: string, size: number | null): void {
-  if (size === null) localStorage.removeItem(key(name));
-  else localStorage.setItem(key(name), `${size}`);
+  if (size === null) browserStorage.remove(key(name));
+  else browserStorage.set(key(name), `${size}`);
 }
