@@ -36,24 +36,15 @@ export function sleep(ms: number, signal: AbortSignal): Promise<void> {
   return promise;
 }
 
-/** Return a signal that ends with the given one or after a time. */
-export function within(ms: number, signal: AbortSignal): AbortSignal {
-  return AbortSignal.any([signal, AbortSignal.timeout(ms)]);
-}
-
 /** Return the error of a call if repeating the call may succeed, and throw it otherwise. */
 export function passing(problem: unknown, signal: AbortSignal): ApiError {
   if (signal.aborted || isAbort(problem)) throw problem;
   const error = asApiError(problem);
-  if (isPassing(error) || isTimeout(problem)) return error;
+  if (isPassing(error)) return error;
   throw error;
 }
 
-/** No response, a gateway without its server, or a server that is starting, stopping or without its database. */
+/** No response in time, a gateway without its server, or a server that is starting, stopping or without its database. */
 function isPassing(error: ApiError): boolean {
   return error.code === "no_response" || [408, 502, 503, 504].includes(error.httpStatus);
-}
-
-function isTimeout(problem: unknown): boolean {
-  return problem instanceof DOMException && problem.name === "TimeoutError";
 }

@@ -4,9 +4,10 @@
  * The statement runs on the server. It goes on when the page is closed, and `attachExecution` follows it again.
  */
 import { batch, computed, effect, type ReadonlySignal, signal } from "@preact/signals";
-import { api, data, type Schemas } from "../api/client.ts";
+import { api, CALL_TIMEOUT_MS, data, type Schemas } from "../api/client.ts";
 import { asApiError } from "../api/errors.ts";
 import { newKey } from "../api/keys.ts";
+import { within } from "../api/timeouts.ts";
 import { Backoff, passing } from "./backoff.ts";
 import { type Connection, type Follower, follow, type Job } from "./follow.ts";
 import { EMPTY_LOG, type Log, withLines } from "./log.ts";
@@ -22,9 +23,10 @@ import {
 import { type Column, FIRST_ROWS, type ResultPage, RowSource } from "./rows.ts";
 
 export type { Column } from "./rows.ts";
-export type ScriptPart = Schemas["ScriptStatement"];
+
+type ScriptPart = Schemas["ScriptStatement"];
 /** `submitting`: not acknowledged yet. `unknown`: the page cannot follow the statement (see `error`). */
-export type ExecutionState = "submitting" | QueryStatus["state"] | "unknown";
+type ExecutionState = "submitting" | QueryStatus["state"] | "unknown";
 
 export interface Submission {
   /** The connector: its id, its key or its dialect (Contract editor 1.7). */
@@ -45,6 +47,8 @@ export interface Submission {
   document?: string | undefined;
   /** Runs once however often it is submitted. By default a new key. */
   key?: string | undefined;
+  /** Keep the operation out of the history: it was not written by the user. */
+  isUnlisted?: boolean | undefined;
 }
 
 /** How long execute waits for the end of the statement, so that short ones need one call. */
@@ -179,12 +183,31 @@ export class Execution {
     const operationId = this.#operationId.value;
     if (operationId === null) return;
     try {
-      const answer = await data(api.POST("/api/v1/editor/cancel_statement", { body: { operationId } }));
+      // Not the signal of this page: a cancel goes on when the view is closed.
+      const signal = AbortSignal.timeout(CALL_TIMEOUT_MS);
+      const answer = await data(api.POST("/api/v1/editor/cancel_statement", { body: { operationId }, signal }));
       // The failure body, with message and code, comes with the events.
       if (isActive(answer.query_status.state)) this.#takeStatus(answer.query_status, null);
     } catch (problem) {
       this.#isCanceling.value = false;
       throw problem;
+    }
+  }
+
+  /** Wait until the statement has ended, in whatever way. Rejects with the reason of the signal if that is aborted. */
+  async ended(signal: AbortSignal = this.#ended.signal): Promise<void> {
+    signal.throwIfAborted();
+    const { promise, resolve, reject } = Promise.withResolvers<void>();
+    const abort = () => reject(signal.reason);
+    signal.addEventListener("abort", abort);
+    const stop = this.isActive.subscribe((isActive) => {
+      if (!isActive) resolve();
+    });
+    try {
+      await promise;
+    } finally {
+      stop();
+      signal.removeEventListener("abort", abort);
     }
   }
 
@@ -200,7 +223,11 @@ export class Execution {
       await this.#submitOnce(submission);
       const operationId = this.#operationId.value;
       if (operationId === null) return;
-      if (this.#isCanceling.value) void this.cancel().catch(() => undefined);
+      if (this.#isCanceling.value) {
+        this.cancel().catch((problem: unknown) => {
+          this.#warning.value = asApiError(problem).message;
+        });
+      }
       await this.#follow(operationId);
     } catch (problem) {
       if (!signal.aborted) this.#fail(problemOfCall(problem));
@@ -258,13 +285,14 @@ export class Execution {
       timeout: timeoutS ?? null,
       max_age_s: maxAgeS ?? null,
       document: document ?? null,
+      notebook: submission.isUnlisted ? { skipHistorify: true } : null,
       wait,
       rows: FIRST_ROWS,
       big_numbers: "text",
     } as const;
     const params = { path: { dialect: connector }, header: { "Idempotency-Key": key } };
-    const { signal } = this.#ended;
-    return await data(api.POST("/api/v1/editor/execute/{dialect}", { params, body, signal }));
+    const call = api.POST("/api/v1/editor/execute/{dialect}", { params, body, signal: within(this.#ended.signal) });
+    return await data(call);
   }
 
   #acknowledge(answer: Schemas["ExecuteResponse"] | Failure): void {

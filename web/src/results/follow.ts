@@ -5,7 +5,8 @@
 import { createParser, type EventSourceMessage } from "eventsource-parser";
 import { api, data, type Schemas } from "../api/client.ts";
 import { ApiError, asApiError, isRecord } from "../api/errors.ts";
-import { Backoff, passing, sleep, within } from "./backoff.ts";
+import { within } from "../api/timeouts.ts";
+import { Backoff, passing, sleep } from "./backoff.ts";
 import { type Failure, failureOf, hasStatus, isActive, isFailure, type QueryStatus } from "./problem.ts";
 
 export type Job = Schemas["Job"];
@@ -37,7 +38,8 @@ const CALL_MS = 30_000;
 /** Until when streams of this page are not tried, because one was held back. */
 let heldBackUntil = 0;
 
-type Outcome = "ended" | "cut" | "held back" | "refused";
+/** How an attempt ended. `refused`: this user has too many open streams; `polled`: the operation still runs. */
+type Outcome = "ended" | "cut" | "held back" | "refused" | "polled";
 
 /**
  * Report the status, progress and log of an operation until it has ended. Rejects with ApiError if this user cannot
@@ -51,15 +53,15 @@ export async function follow(
   { isShared = false } = {},
 ): Promise<void> {
   const backoff = new Backoff();
-  const way = new Way(operationId, follower, signal, isShared);
+  const feed = new StatusFeed(operationId, follower, signal, isShared);
   let polls = isShared || Date.now() < heldBackUntil;
   while (true) {
     try {
-      const outcome = polls ? await way.poll() : await way.stream();
+      const outcome = polls ? await feed.poll() : await feed.stream();
       if (outcome === "ended") return;
       if (outcome === "held back") heldBackUntil = Date.now() + HELD_BACK_FOR_MS;
-      polls = outcome === "held back" || outcome === "refused" || polls;
-      if (way.hasProgressed) backoff.reset();
+      polls ||= outcome === "held back" || outcome === "refused";
+      if (feed.hasProgressed) backoff.reset();
       if (outcome === "cut") await backoff.pause(signal);
     } catch (problem) {
       const error = passing(problem, signal);
@@ -69,7 +71,7 @@ export async function follow(
   }
 }
 
-class Way {
+class StatusFeed {
   /** Whether the latest attempt received anything. */
   hasProgressed = false;
   #lastEventId: string | null = null;
@@ -157,10 +159,10 @@ class Way {
   /** Request the log and the status once. The status call is answered when the operation ends, or after two seconds. */
   async poll(): Promise<Outcome> {
     await this.#pollLog();
-    const isOver = await this.#pollStatus(POLL_WAIT_S);
+    const isOver = await this.#pollStatus(POLL_WAIT_S, this.signal);
     this.hasProgressed = true;
     this.follower.onConnection("polling");
-    if (!isOver) return "refused";
+    if (!isOver) return "polled";
     await this.#pollLog();
     return "ended";
   }
@@ -169,15 +171,15 @@ class Way {
     if (this.isShared) return;
     const from = this.#nextLogLine;
     const body = { operationId: this.operationId, from };
-    const answer = await data(api.POST("/api/v1/editor/get_logs", { body, signal: within(CALL_MS, this.signal) }));
+    const answer = await data(api.POST("/api/v1/editor/get_logs", { body, signal: within(this.signal, CALL_MS) }));
     this.follower.onProgress(answer.progress, null, answer.jobs);
     this.#takeLog(from, answer.next_from, answer.logs);
   }
 
   /** Report the status. Returns whether the operation has ended. */
-  async #pollStatus(waitS: number): Promise<boolean> {
+  async #pollStatus(waitS: number, signal: AbortSignal): Promise<boolean> {
     const body = { operationId: this.operationId, wait: waitS };
-    const call = api.POST("/api/v1/editor/check_status", { body, signal: within(CALL_MS, this.signal) });
+    const call = api.POST("/api/v1/editor/check_status", { body, signal: within(signal, CALL_MS) });
     try {
       const { query_status: status } = await data(call);
       this.follower.onStatus(status, null);
@@ -189,8 +191,8 @@ class Way {
         return true;
       }
       if (asApiError(problem).code !== "too_many_streams") throw problem;
-      await sleep(POLL_PAUSE_MS, this.signal);
-      return await this.#pollStatus(0);
+      await sleep(POLL_PAUSE_MS, signal);
+      return await this.#pollStatus(0, signal);
     }
   }
 
@@ -199,7 +201,7 @@ class Way {
     try {
       while (!signal.aborted) {
         await sleep(QUEUE_PAUSE_MS, signal);
-        if (this.follower.isWaiting()) await this.#pollStatus(0);
+        if (this.follower.isWaiting()) await this.#pollStatus(0, signal);
       }
     } catch {
       // The stream reports whether the server can be reached.
@@ -224,13 +226,11 @@ class Watchdog {
 }
 
 function isProgress(body: unknown): body is { progress: number; rows: number; jobs: Job[] } {
-  return isRecord(body) && typeof body.progress === "number" && typeof body.rows === "number" && isList(body.jobs);
+  return (
+    isRecord(body) && typeof body.progress === "number" && typeof body.rows === "number" && Array.isArray(body.jobs)
+  );
 }
 
 function isLog(body: unknown): body is { from: number; next_from: number; logs: string } {
   return isRecord(body) && [body.from, body.next_from].every(Number.isInteger) && typeof body.logs === "string";
-}
-
-function isList(value: unknown): boolean {
-  return Array.isArray(value);
 }

@@ -1,5 +1,6 @@
 import { expect, test, vi } from "vitest";
-import { RowSource } from "./rows.ts";
+import { ApiError } from "../api/errors.ts";
+import { RowSource, TOO_LARGE } from "./rows.ts";
 import { pageOf } from "./testing.ts";
 
 const TOTAL = 1_000_000;
@@ -43,6 +44,27 @@ test("pages far from the view are dropped, so that memory is bounded", async () 
   const kept = Array.from({ length: 20_000 }, (_, row) => source.row(row)).filter((row) => row !== undefined);
   expect(kept.length * 10_000).toBeLessThan(40_000_000);
   expect(source.row(19_500)).toBeDefined();
+  source.dispose();
+});
+
+test("a row above the limit of a page is skipped, and the rows behind it are shown", async () => {
+  const [total, tooLarge] = [1000, [0, 1, 700]];
+  const source = new RowSource("id", null, async (start, rows) => {
+    if (tooLarge.includes(start)) throw new ApiError(413, "row_too_large", `Row ${start} is larger than the limit.`);
+    const end = Math.min(start + rows, total, ...tooLarge.filter((row) => row > start));
+    return pageOf(
+      start,
+      Array.from({ length: end - start }, (_, index) => [start + index]),
+      total,
+    );
+  });
+  await source.awaitFirstRows();
+  expect([source.row(0), source.row(1), source.row(2)]).toEqual([TOO_LARGE, TOO_LARGE, [2]]);
+  source.ensure(690, 710);
+  await vi.waitFor(() => expect(source.row(709)).toEqual([709]));
+  expect(source.row(700)).toBe(TOO_LARGE);
+  expect(source.problem.value).toBeNull();
+  await expect(source.read(699, 702, AbortSignal.timeout(1000))).rejects.toThrow("Row 701 is too large");
   source.dispose();
 });
 

@@ -6,8 +6,9 @@
  */
 import { type ReadonlySignal, signal } from "@preact/signals";
 import { api, data, type Schemas } from "../api/client.ts";
-import { type ApiError, asApiError, isAbort } from "../api/errors.ts";
-import { Backoff, passing, sleep, within } from "./backoff.ts";
+import { ApiError, asApiError, isAbort } from "../api/errors.ts";
+import { within } from "../api/timeouts.ts";
+import { Backoff, passing, sleep } from "./backoff.ts";
 
 export type Column = Schemas["ColumnMeta"];
 /** The cells of a row in the raw form of Contract editor 6.3: text, numbers, booleans, null, arrays and objects. */
@@ -15,8 +16,11 @@ export type Row = readonly unknown[];
 export type ResultPage = Schemas["ResultPage"];
 type Truncation = Pick<ResultPage, "truncated" | "truncated_by"> & { message: string };
 
+/** Stands for a row that exceeds the limit of a response (`editor.batch_max_bytes`); only downloads contain it. */
+export const TOO_LARGE: unknown[] = [];
+
 /** Reads rows of one result from `startRow` on. Fewer rows than requested may come. Throws ApiError. */
-export type FetchPage = (startRow: number, rows: number, signal: AbortSignal) => Promise<ResultPage>;
+type FetchPage = (startRow: number, rows: number, signal: AbortSignal) => Promise<ResultPage>;
 
 /** Rows of the first request, when the number of columns is not known yet. */
 export const FIRST_ROWS = 100;
@@ -31,7 +35,6 @@ const CONCURRENT = 2;
 const THROTTLE_MS = 50;
 /** Rows with long texts come in smaller pages, so that reading a page does not block the view. */
 const PAGE_BYTES = 1024 * 1024;
-const CALL_MS = 60_000;
 /** Pause after an answer without rows that came at once; usually the server holds the call for 1 s. */
 const EMPTY_PAUSE_MS = 250;
 
@@ -126,7 +129,10 @@ export class RowSource {
   async read(start: number, end: number, signal: AbortSignal): Promise<Row[]> {
     const rows: Row[] = [];
     while (start + rows.length < end) {
-      const page = await this.fetchPage(start + rows.length, end - start - rows.length, signal);
+      const first = start + rows.length;
+      const page = await this.fetchPage(first, end - first, within(signal)).catch((problem: unknown) => {
+        throw isTooLarge(problem) ? tooLarge(first) : problem;
+      });
       rows.push(...page.data);
       if (page.data.length === 0 || start + rows.length >= (page.rows_total ?? Number.POSITIVE_INFINITY)) break;
     }
@@ -149,14 +155,18 @@ export class RowSource {
   async awaitFirstRows(): Promise<void> {
     const { signal } = this.#ended;
     const hasEnded = () => signal.aborted || this.#columns.value !== null || this.#rowCount.value === 0;
+    const skipped: unknown[][] = [];
     while (!hasEnded() && this.#problem.value === null) {
-      const askedAt = performance.now();
+      const requestedAt = performance.now();
       try {
-        const page = await this.fetchPage(0, FIRST_ROWS, within(CALL_MS, signal));
-        if (page.data.length > 0 || page.rows_total !== null) this.#take(page);
-        else if (performance.now() - askedAt < EMPTY_PAUSE_MS) await sleep(EMPTY_PAUSE_MS, signal);
+        const page = await this.fetchPage(skipped.length, FIRST_ROWS, within(signal));
+        this.#noteAnswer();
+        if (page.data.length > 0 || page.rows_total !== null) {
+          this.#take({ ...page, start_row: 0, data: [...skipped, ...page.data] });
+        } else if (performance.now() - requestedAt < EMPTY_PAUSE_MS) await sleep(EMPTY_PAUSE_MS, signal);
       } catch (problem) {
-        await this.#pauseAfter(problem).catch(() => undefined);
+        if (isTooLarge(problem)) skipped.push(TOO_LARGE);
+        else await this.#pauseAfter(problem).catch(() => undefined);
       }
     }
   }
@@ -209,19 +219,25 @@ export class RowSource {
     const controller = new AbortController();
     this.#loading.set(index, controller);
     const signal = AbortSignal.any([this.#ended.signal, controller.signal]);
+    const loaded = this.#pages.get(index)?.rows.length ?? 0;
+    const first = index * size + loaded;
     try {
-      const loaded = this.#pages.get(index)?.rows.length ?? 0;
-      const page = await this.fetchPage(index * size + loaded, size - loaded, within(CALL_MS, signal));
-      this.#isRetrying.value = false;
-      this.#backoff.reset();
+      const page = await this.fetchPage(first, size - loaded, within(signal));
+      this.#noteAnswer();
       if (page.data.length === 0) await sleep(EMPTY_PAUSE_MS, signal);
       else this.#take(page);
     } catch (problem) {
-      if (!signal.aborted) await this.#pauseAfter(problem).catch(() => undefined);
+      if (isTooLarge(problem)) this.#keep(first, [TOO_LARGE], size);
+      else if (!signal.aborted) await this.#pauseAfter(problem).catch(() => undefined);
     } finally {
       this.#loading.delete(index);
       this.#pump();
     }
+  }
+
+  #noteAnswer(): void {
+    this.#isRetrying.value = false;
+    this.#backoff.reset();
   }
 
   /** Wait if the request may be repeated; otherwise keep the problem. */
@@ -245,8 +261,12 @@ export class RowSource {
     if (page.truncated) {
       this.#truncation.value = { truncated: true, truncated_by: page.truncated_by, message: page.message ?? "" };
     }
-    this.#store(page.start_row, page.data, this.#pageRows);
-    this.#evict(this.#pageRows);
+    this.#keep(page.start_row, page.data, this.#pageRows);
+  }
+
+  #keep(start: number, rows: readonly Row[], size: number): void {
+    this.#store(start, rows, size);
+    this.#evict(size);
     this.#version.value += 1;
   }
 
@@ -292,6 +312,16 @@ function pageFetcher(operationId: string, statementId: number | null): FetchPage
     const answer = await data(api.POST("/api/v1/editor/fetch_result_data", { body, signal }));
     return answer.result;
   };
+}
+
+/** Whether the first row of a page alone exceeds the limit of the page. */
+function isTooLarge(problem: unknown): boolean {
+  return problem instanceof ApiError && problem.code === "row_too_large";
+}
+
+function tooLarge(row: number): ApiError {
+  const message = `Row ${(row + 1).toLocaleString()} is too large to be shown. Download the result to get it.`;
+  return new ApiError(0, "row_too_large", message);
 }
 
 function pageRowsFor(columns: number): number {
