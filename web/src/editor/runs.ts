@@ -2,8 +2,9 @@
 import type { Connector } from "../app/config.ts";
 import { forget } from "../catalog/store.ts";
 import { attachExecution, type Execution, startExecution } from "../results/execution.ts";
+import type { StatementProblem } from "../results/problem.ts";
 import { type Bound, bind } from "./sql/parameters.ts";
-import { errorMark, type Mark, type RowColumn, statementStart } from "./sql/positions.ts";
+import { errorMark, type Mark } from "./sql/positions.ts";
 import { split, statementAt } from "./sql/statements.ts";
 import type { Run, TabContent } from "./tabContent.ts";
 import type { EditorTab } from "./tabs.ts";
@@ -57,7 +58,8 @@ export function runTarget(tab: EditorTab, connector: Connector, target: Target, 
     tab.update({ run: { operationId, from: target.from, source } });
     queueMicrotask(() => stop());
   });
-  if (CHANGES_OBJECTS.test(bound.text)) forgetAfter(execution, connector.id);
+  const forgetNames = () => forget(connector.id);
+  if (CHANGES_OBJECTS.test(bound.text)) execution.ended().then(forgetNames, forgetNames);
   return execution;
 }
 
@@ -72,21 +74,6 @@ function show(tab: EditorTab, execution: Execution): void {
   tab.execution.value = execution;
 }
 
-function forgetAfter(execution: Execution, connector: string): void {
-  const stop = execution.isActive.subscribe((isActive) => {
-    if (isActive) return;
-    forget(connector);
-    queueMicrotask(() => stop());
-  });
-}
-
-/** Where and why a statement failed, as an execution reports it. */
-export interface Failed {
-  line: number | null;
-  column: number | null;
-  statementId: number | null;
-}
-
 /**
  * Return what to mark in the text of a tab for the error of its last run, or null if the place is unknown or the
  * statement was changed since.
@@ -94,14 +81,13 @@ export interface Failed {
 export function markOf(
   { text, run, parameters }: Pick<TabContent, "text" | "run" | "parameters">,
   dialect: string,
-  error: Failed,
-  parts: ReadonlyArray<{ statement_id: number; start: RowColumn }>,
+  error: Pick<StatementProblem, "line" | "column">,
 ): Mark | null {
   if (run === null || error.line === null) return null;
   const from = sourceStart(text, run);
   if (from === null) return null;
   const bound = bind(run.source, dialect, parameters);
-  const sent = sentMark(bound.text, error, parts);
+  const sent = errorMark(bound.text, error.line, error.column);
   if (sent === null) return null;
   const mark = { from: from + bound.toSource(sent.from), to: from + bound.toSource(sent.to) };
   return { from: mark.from, to: Math.max(mark.to, mark.from + 1) };
@@ -113,15 +99,4 @@ function sourceStart(text: string, { from, source }: Run): number | null {
   if (text.startsWith(source, from)) return from;
   const found = text.indexOf(source);
   return found >= 0 && text.indexOf(source, found + 1) < 0 ? found : null;
-}
-
-/** Return the mark in the text that was sent. `line` and `column` count from the start of the script. */
-function sentMark(sent: string, error: Failed, parts: ReadonlyArray<{ statement_id: number; start: RowColumn }>) {
-  if (error.line === null) return null;
-  const part = parts.find(({ statement_id }) => statement_id === error.statementId);
-  if (!part) return errorMark(sent, 0, error.line, error.column);
-  const begin = statementStart(sent, part.start);
-  const line = error.line - part.start.row;
-  const column = line === 1 && error.column !== null ? error.column - part.start.column : error.column;
-  return begin === null ? null : errorMark(sent, begin, line, column);
 }

@@ -196,7 +196,7 @@ export class Workspace {
       this.#marked.set(tab, error ?? execution);
       const dialect = connectorOf(tab.content.peek())?.dialect ?? "";
       const current = { ...tab.content.peek(), text: editor.text };
-      const mark = error && markOf(current, dialect, error, execution.parts.value);
+      const mark = error && markOf(current, dialect, error);
       editor.mark(mark ? [{ ...mark, severity: "error", message: error.message }] : []);
     });
   }
@@ -204,7 +204,7 @@ export class Workspace {
   #markExplained(error: ApiError, target: Target, bound: Bound): void {
     const { line, column } = error.body;
     if (typeof line !== "number") return;
-    const mark = errorMark(bound.text, 0, line, typeof column === "number" ? column : null);
+    const mark = errorMark(bound.text, line, typeof column === "number" ? column : null);
     if (!mark) return;
     const from = target.from + bound.toSource(mark.from);
     const to = Math.max(from + 1, target.from + bound.toSource(mark.to));

@@ -1,5 +1,6 @@
 import { afterEach, expect, test, vi } from "vitest";
 import { attachExecution, type Execution, startExecution } from "./execution.ts";
+import { problemOf } from "./problem.ts";
 import { answers, events, pageOf, serve, statusOf } from "./testing.ts";
 
 const ID = "0c0f6d1e-2f0b-4a55-9a53-5d3c8e6c9a10";
@@ -105,6 +106,25 @@ test("the position of an error is that in the submitted text", async () => {
   const execution = start();
   await vi.waitFor(() => expect(execution.state.value).toBe("failed"));
   expect(execution.error.value).toMatchObject({ line: 3, column: 19, message: "no such table" });
+});
+
+test("the position of an error of a script is that in the script, blanks before the statement included", async () => {
+  const statement = "SELECT 1;\n\n  SELECT nope\n  FROM t;  SELECT nope2";
+  const starts = [
+    { row: 0, column: 0 },
+    { row: 2, column: 0 },
+    { row: 3, column: 9 },
+  ];
+  const statements = starts.map((start, index) => ({ ...statusOf("failed"), statement_id: index, start }));
+  const positionOf = (statement_id: number, line: number, column: number) =>
+    problemOf({
+      ...{ status: 1, code: "engine_error", message: "", history_id: 1, history_uuid: ID, statement_id, line, column },
+      handle: { statement, start: starts[0] },
+      query_status: { ...statusOf("failed"), statements },
+    } as never);
+  expect(positionOf(1, 1, 8)).toMatchObject({ line: 3, column: 10 });
+  expect(positionOf(1, 2, 8)).toMatchObject({ line: 4, column: 8 });
+  expect(positionOf(2, 1, 8)).toMatchObject({ line: 4, column: 19 });
 });
 
 test("an operation of another user cannot be followed", async () => {

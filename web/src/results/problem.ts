@@ -8,7 +8,7 @@ export type Failure = Schemas["StatementFailure"];
 export interface StatementProblem {
   code: string;
   message: string;
-  /** Position of the error in the text that was submitted, both from 1; null if the engine gives none. */
+  /** Position of the error in the text that was submitted, both from 1; null if the data source gives none. */
   line: number | null;
   column: number | null;
   sqlstate: string | null;
@@ -36,10 +36,22 @@ export function problemOfCall(problem: unknown): StatementProblem {
   return { code, message, line: null, column: null, sqlstate: null, statementId: null };
 }
 
-/** Where the statement begins in the submitted text, both from 0. */
+/** Where the first character of the failed statement is in the submitted text, both from 0. */
 function startOf(failure: Failure): { row: number; column: number } {
   const part = failure.query_status.statements?.find((one) => one.statement_id === failure.statement_id);
-  return part?.start ?? failure.handle.start;
+  if (part === undefined) return failure.handle.start;
+  const { row, column } = part.start;
+  // `start.column` is that after the previous terminator, or 0 (Contract editor 5.2): blanks may follow.
+  const line = [...(failure.handle.statement.split(/\r\n|[\r\n]/)[row] ?? "")].slice(column);
+  return {
+    row,
+    column:
+      column +
+      Math.max(
+        0,
+        line.findIndex((letter) => letter.trim() !== ""),
+      ),
+  };
 }
 
 /** Return the body of an error that reports the outcome of an operation, or null if the call itself failed. */

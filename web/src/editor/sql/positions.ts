@@ -1,7 +1,7 @@
 /** Where an error of the server is in the text of the editor (Contract editor 3.4, 5.2). */
 
 /** A place in a text: rows from 0, columns in Unicode code points from 0, lines end at `\n`, `\r\n` or `\r`. */
-export interface RowColumn {
+interface RowColumn {
   row: number;
   column: number;
 }
@@ -16,9 +16,9 @@ const LINE_BREAK = /\r\n|[\r\n]/g;
 const WORD = /[\p{L}\p{N}_$]+/uy;
 
 /** Return the offset of a place, or null if the text has no such line. A column past the line's end is its end. */
-export function offsetOf(text: string, { row, column }: RowColumn, from = 0): number | null {
-  let start = from;
-  LINE_BREAK.lastIndex = from;
+export function offsetOf(text: string, { row, column }: RowColumn): number | null {
+  let start = 0;
+  LINE_BREAK.lastIndex = 0;
   for (let line = 0; line < row; line += 1) {
     if (!LINE_BREAK.exec(text)) return null;
     start = LINE_BREAK.lastIndex;
@@ -31,33 +31,24 @@ export function offsetOf(text: string, { row, column }: RowColumn, from = 0): nu
   return Math.min(at, end);
 }
 
-/** Return the offset of the first character of a statement of a script, from its `start` (5.2). */
-export function statementStart(script: string, start: RowColumn): number | null {
-  const offset = offsetOf(script, start);
-  if (offset === null) return null;
-  // The column is that after the previous terminator, or 0; the statement itself begins after the blanks.
-  const rest = script.slice(offset);
-  return offset + (rest.length - rest.trimStart().length);
-}
-
 /**
- * Return what to mark for an error at `line` and `column` (both from 1) of the statement that begins at `from`: the
- * word at that place, the rest of the line if there is no word, or the whole line if the column is unknown.
+ * Return what to mark for an error at `line` and `column`, both from 1: the word at that place, the character if there
+ * is no word, or the whole line if the column is unknown.
  */
-export function errorMark(text: string, from: number, line: number, column: number | null): Mark | null {
+export function errorMark(text: string, line: number, column: number | null): Mark | null {
   const row = line - 1;
   if (row < 0) return null;
   if (column === null) {
-    const start = offsetOf(text, { row, column: 0 }, from);
+    const start = offsetOf(text, { row, column: 0 });
     return start === null ? null : wholeLine(text, start);
   }
-  const at = offsetOf(text, { row, column: column - 1 }, from);
+  const at = offsetOf(text, { row, column: column - 1 });
   if (at === null) return null;
   WORD.lastIndex = at;
   if (WORD.test(text)) return { from: at, to: WORD.lastIndex };
   const end = lineEnd(text, at);
   // At the end of a line or text there is nothing to underline, so the last character before it is marked.
-  return at < end ? { from: at, to: at + 1 } : { from: Math.max(from, at - 1), to: at };
+  return at < end ? { from: at, to: at + 1 } : { from: Math.max(0, at - 1), to: at };
 }
 
 function wholeLine(text: string, start: number): Mark {
