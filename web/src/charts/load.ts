@@ -1,8 +1,7 @@
 /** The rows that a chart is made of: the first ones, or all of them through DuckDB. */
-import { effect } from "@preact/signals";
 import { ApiError } from "../api/errors.ts";
 import { connectors } from "../app/config.ts";
-import { type Execution, startExecution } from "../results/execution.ts";
+import { startExecution } from "../results/execution.ts";
 import type { RowSource } from "../results/rows.ts";
 import type { Frame, Row } from "./frame.ts";
 import { type ChartSpec, MAX_POINTS } from "./spec.ts";
@@ -43,11 +42,11 @@ export async function frameOfAll(
   signal: AbortSignal,
 ): Promise<Frame> {
   const statement = statementOf(rows.operationId, columns, spec);
-  const execution = startExecution({ connector: reader, statement, limit: MAX_POINTS });
+  const execution = startExecution({ connector: reader, statement, limit: MAX_POINTS, isUnlisted: true });
   const stop = () => void execution.cancel().catch(() => undefined);
   signal.addEventListener("abort", stop);
   try {
-    await ended(execution, signal);
+    await execution.ended(signal);
     const source = execution.rows.value;
     const problem = execution.error.value;
     if (problem !== null || source === null) {
@@ -58,18 +57,4 @@ export async function frameOfAll(
     signal.removeEventListener("abort", stop);
     if (!signal.aborted) execution.dispose();
   }
-}
-
-/** Wait until the statement has ended, in whatever way, or until the signal aborts. */
-function ended(execution: Execution, signal: AbortSignal): Promise<void> {
-  return new Promise((resolve, reject) => {
-    const abort = () => reject(signal.reason);
-    signal.addEventListener("abort", abort);
-    const stop = effect(() => {
-      if (execution.isActive.value) return;
-      signal.removeEventListener("abort", abort);
-      resolve();
-      queueMicrotask(() => stop());
-    });
-  });
 }
