@@ -8,7 +8,7 @@ import { ErrorMessage, Loading } from "../ui/States.tsx";
 import { useLoaded } from "../ui/useLoaded.ts";
 import styles from "./CellDialog.module.css";
 import { textOf } from "./cells.ts";
-import type { Column, RowSource } from "./rows.ts";
+import { type Column, type RowSource, TOO_LARGE } from "./rows.ts";
 import type { Cell } from "./selection.ts";
 
 /** Longer texts are shown by lines of a fixed length, of which only those in view are in the page. */
@@ -27,7 +27,9 @@ interface Props {
 export function CellDialog({ source, columns, cell, onClose }: Props) {
   const column = columns[cell.column];
   const { value, problem, reload } = useLoaded(`${cell.row}/${cell.column}`, async (signal) => {
-    const row = source.row(cell.row) ?? (await source.read(cell.row, cell.row + 1, signal))[0];
+    const loaded = source.row(cell.row);
+    const isShown = loaded !== undefined && loaded !== TOO_LARGE;
+    const row = isShown ? loaded : (await source.read(cell.row, cell.row + 1, signal))[0];
     return { cell: row?.[cell.column] };
   });
   const text = value === null ? "" : textOf(value.cell, true);

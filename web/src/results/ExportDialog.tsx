@@ -1,16 +1,17 @@
-import { useEffect, useId, useMemo, useState } from "preact/hooks";
+import { useId, useState } from "preact/hooks";
 import { Button } from "../ui/Button.tsx";
 import { Dialog } from "../ui/Dialog.tsx";
 import { CheckField } from "../ui/Field.tsx";
 import { ErrorMessage } from "../ui/States.tsx";
 import { Tabs } from "../ui/Tabs.tsx";
+import { notifyProblem } from "../ui/Toasts.tsx";
 import styles from "./ExportDialog.module.css";
 import { ExportOutcome } from "./ExportOutcome.tsx";
-import { attachExecution, type Execution } from "./execution.ts";
 import { exportFile, exportTable, type FileTarget, type Source, type TableTarget } from "./exports.ts";
 import { FileTargetFields } from "./FileTargetFields.tsx";
 import type { RowSource } from "./rows.ts";
 import { initialTable, TableTargetFields } from "./TableTargetFields.tsx";
+import { useExecution } from "./useExecution.ts";
 
 interface Props {
   rows: RowSource;
@@ -108,8 +109,7 @@ interface FollowedProps {
 }
 
 function FollowedExport({ operationId, table, onClose, onAgain }: FollowedProps) {
-  const execution: Execution = useMemo(() => attachExecution(operationId), [operationId]);
-  useEffect(() => () => execution.dispose(), [execution]);
+  const execution = useExecution(operationId);
   const isActive = execution.isActive.value;
   return (
     <Dialog
@@ -118,7 +118,7 @@ function FollowedExport({ operationId, table, onClose, onAgain }: FollowedProps)
       actions={
         <>
           {isActive ? (
-            <Button disabled={execution.isCanceling.value} onClick={() => void execution.cancel()}>
+            <Button disabled={execution.isCanceling.value} onClick={() => void execution.cancel().catch(notifyProblem)}>
               Cancel the export
             </Button>
           ) : null}

@@ -27,6 +27,8 @@ export function ExportOutcome({ execution, table, onLeave }: Props) {
       </div>
     );
   }
+  const unreadable = execution.rows.value?.problem.value;
+  if (unreadable) return <ErrorMessage problem={unreadable} />;
   const exported = exportedBy(execution);
   if (exported === null) return <Loading label="Loading the outcome" />;
   return exported.path === null ? (

@@ -1,32 +1,36 @@
 // biome-ignore-all lint/a11y/useSemanticElements: the cells of a table cannot be placed by coordinates
 // biome-ignore-all lint/a11y/useFocusableInteractive: the grid has the focus, and names its active cell
-import { Maximize2 } from "lucide-preact";
+import { Maximize2, MoveHorizontal } from "lucide-preact";
 import type { TargetedPointerEvent } from "preact";
-import { useEffect, useId, useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useId, useRef, useState } from "preact/hooks";
 import { Button } from "../ui/Button.tsx";
 import { copyText } from "../ui/clipboard.ts";
 import { Menu } from "../ui/Menu.tsx";
 import { notify, notifyProblem } from "../ui/Toasts.tsx";
 import { CellDialog } from "./CellDialog.tsx";
-import { columnWidths, toTsv, WIDTH } from "./cells.ts";
+import { toTsv } from "./cells.ts";
 import styles from "./Grid.module.css";
 import { GridHeader } from "./GridHeader.tsx";
 import { GridRow } from "./GridRow.tsx";
 import panel from "./ResultPanel.module.css";
-import type { Column, Row, RowSource } from "./rows.ts";
-import { type Cell, moved, rectangleOf, type Selection, START } from "./selection.ts";
+import { type Column, type Row, type RowSource, TOO_LARGE } from "./rows.ts";
+import { type Cell, type Command, commandOf, moved, rectangleOf, type Selection, START } from "./selection.ts";
+import { useColumnWidths } from "./useColumnWidths.ts";
 import { HEADER_PX, ROW_PX, useGridScroll } from "./useGridScroll.ts";
 
 /** More cells take longer than people wait; a download serves better. */
 const MOST_COPIED_CELLS = 1_000_000;
-const SAMPLED_ROWS = 30;
+const COPY_MS = 60_000;
 
 interface Props {
   source: RowSource;
   columns: readonly Column[];
 }
 
-/** The rows of a result. Arrow keys move, Shift extends the selection, Ctrl+C copies it, Enter shows a cell in full. */
+/**
+ * The rows of a result. Arrow keys move, Shift extends the selection, Ctrl+C copies it (with Shift, with the names of
+ * the columns), Enter shows a cell in full, Alt+Shift+arrow changes the width of a column.
+ */
 export function Grid({ source, columns }: Props) {
   const gridId = useId();
   const scroller = useRef<HTMLDivElement>(null);
@@ -34,7 +38,7 @@ export function Grid({ source, columns }: Props) {
   const [opened, setOpened] = useState<Cell | null>(null);
   const version = source.version.value;
   const count = source.knownRows.value;
-  const [widths, setWidths] = useWidths(source, columns);
+  const { widths, ...sizes } = useColumnWidths(source, columns);
   const { rows, columns: columnWindow, map, reveal } = useGridScroll(scroller, count, widths);
   const shownRows = rows.getVirtualItems();
   const shown = columnWindow.getVirtualItems();
@@ -49,14 +53,21 @@ export function Grid({ source, columns }: Props) {
     reveal(next.active.row, next.active.column);
   };
   const page = Math.max(1, Math.floor(((scroller.current?.clientHeight ?? 0) - HEADER_PX) / ROW_PX) - 1);
+  const commands: Record<Command, () => void> = {
+    open: () => setOpened(selection.active),
+    copy: () => void copy(source, columns, selection, false),
+    "copy with names": () => void copy(source, columns, selection, true),
+    "select all": () => setSelection(all(count, columns.length)),
+    narrower: () => sizes.widen(selection.active.column, -1),
+    wider: () => sizes.widen(selection.active.column, 1),
+    "fit the rows": () => sizes.fitToRows(selection.active.column, first, last),
+  };
   const onKeyDown = (event: KeyboardEvent) => {
     if (event.target !== scroller.current) return;
-    const isCommand = event.ctrlKey || event.metaKey;
     const next = moved(selection, event, { rows: count, columns: columns.length, page });
+    const command = next === null ? commandOf(event) : null;
     if (next !== null) select(next);
-    else if (event.key === "Enter") setOpened(selection.active);
-    else if (isCommand && event.key === "c") void copy(source, columns, selection, event.shiftKey);
-    else if (isCommand && event.key === "a") setSelection(all(count, columns.length));
+    else if (command !== null) commands[command]();
     else return;
     event.preventDefault();
   };
@@ -71,12 +82,7 @@ export function Grid({ source, columns }: Props) {
   const isActiveShown = selection.active.row >= first && selection.active.row < last;
   return (
     <>
-      <GridTools selection={selection} onCopy={(header) => void copy(source, columns, selection, header)}>
-        <Button kind="quiet" disabled={count === 0} onClick={() => setOpened(selection.active)}>
-          <Maximize2 size={15} aria-hidden />
-          Show cell
-        </Button>
-      </GridTools>
+      <GridTools {...{ selection, columns, commands }} isEmpty={count === 0} />
       <div
         ref={scroller}
         role="grid"
@@ -93,7 +99,7 @@ export function Grid({ source, columns }: Props) {
         onPointerDown={(event) => beginDrag(event, selection, columns.length, setSelection)}
         onDblClick={(event) => setOpened(cellAt(event.target))}
       >
-        <GridHeader columns={columns} shown={shown} width={columnWindow.getTotalSize()} onResize={setWidths} />
+        <GridHeader columns={columns} shown={shown} width={columnWindow.getTotalSize()} onResize={sizes.setWidth} />
         <div
           role="rowgroup"
           class={styles.body}
@@ -123,48 +129,47 @@ export function Grid({ source, columns }: Props) {
 
 interface ToolsProps {
   selection: Selection;
-  onCopy: (header: boolean) => void;
-  children: preact.ComponentChildren;
+  columns: readonly Column[];
+  commands: Record<Command, () => void>;
+  isEmpty: boolean;
 }
 
-function GridTools({ selection, onCopy, children }: ToolsProps) {
-  const { top, bottom, left, right } = rectangleOf(selection);
-  const [rows, columns] = [bottom - top + 1, right - left + 1];
-  const isOne = rows * columns === 1;
+function GridTools({ selection, columns, commands, isEmpty }: ToolsProps) {
+  const area = rectangleOf(selection);
+  const [height, width] = [area.bottom - area.top + 1, area.right - area.left + 1];
   return (
     <div class={panel.gridTools}>
-      {children}
+      <Button kind="quiet" disabled={isEmpty} onClick={commands.open}>
+        <Maximize2 size={15} aria-hidden />
+        Show cell
+      </Button>
       <Menu
         label="Copy"
         hasLabel
         items={[
-          { label: "Copy selection", onSelect: () => onCopy(false) },
-          { label: "Copy with column names", onSelect: () => onCopy(true) },
+          { label: "Copy selection", onSelect: commands.copy },
+          { label: "Copy with column names", onSelect: commands["copy with names"] },
         ]}
       >
         Copy
       </Menu>
+      <Menu
+        label={`Width of the column ${columns[selection.active.column]?.name ?? ""}`}
+        items={[
+          { label: "Wider (Alt+Shift+→)", onSelect: commands.wider },
+          { label: "Narrower (Alt+Shift+←)", onSelect: commands.narrower },
+          { label: "Fit the rows in view", onSelect: commands["fit the rows"] },
+        ]}
+      >
+        <MoveHorizontal size={15} aria-hidden />
+      </Menu>
       <span class={panel.selected} aria-live="polite">
-        {isOne
-          ? `Row ${(top + 1).toLocaleString()}, column ${left + 1}`
-          : `${rows.toLocaleString()} × ${columns.toLocaleString()} cells`}
+        {height * width === 1
+          ? `Row ${(area.top + 1).toLocaleString()}, column ${area.left + 1}`
+          : `${height.toLocaleString()} × ${width.toLocaleString()} cells`}
       </span>
     </div>
   );
-}
-
-/** The widths of the columns: from the first rows until the user changes them. */
-function useWidths(source: RowSource, columns: readonly Column[]) {
-  const sampled = Math.min(SAMPLED_ROWS, source.knownRows.value);
-  const initial = useMemo(() => {
-    const rows = Array.from({ length: sampled }, (_, index) => source.row(index)).filter((row) => row !== undefined);
-    return columnWidths(columns, rows);
-  }, [source, columns, sampled]);
-  const [changed, setChanged] = useState<ReadonlyMap<number, number>>(new Map());
-  const widths = useMemo(() => initial.map((width, index) => changed.get(index) ?? width), [initial, changed]);
-  const resize = (index: number, width: number) =>
-    setChanged((before) => new Map(before).set(index, Math.max(WIDTH.least, Math.round(width))));
-  return [widths, resize] as const;
 }
 
 function all(rows: number, columns: number): Selection {
@@ -218,8 +223,8 @@ async function copy(source: RowSource, columns: readonly Column[], selection: Se
   }
   try {
     const loaded = Array.from({ length: bottom - top + 1 }, (_, offset) => source.row(top + offset));
-    const isLoaded = loaded.every((row): row is Row => row !== undefined);
-    const rows = isLoaded ? loaded : await source.read(top, bottom + 1, AbortSignal.timeout(60_000));
+    const isLoaded = loaded.every((row): row is Row => row !== undefined && row !== TOO_LARGE);
+    const rows = isLoaded ? loaded : await source.read(top, bottom + 1, AbortSignal.timeout(COPY_MS));
     const what = cells === 1 ? "Copied the cell." : `Copied ${cells.toLocaleString()} cells.`;
     await copyText(toTsv(rows, columns, left, right, header), what);
   } catch (problem) {

@@ -4,7 +4,7 @@ import type { VirtualItem } from "@tanstack/react-virtual";
 import { memo } from "preact/compat";
 import { isNumeric, previewOf } from "./cells.ts";
 import styles from "./Grid.module.css";
-import type { Column, Row } from "./rows.ts";
+import { type Column, type Row, TOO_LARGE } from "./rows.ts";
 
 interface Props {
   gridId: string;
@@ -31,7 +31,21 @@ export const GridRow = memo(
         <div role="rowheader" aria-colindex={1} class={styles.number} data-row={index}>
           {(index + 1).toLocaleString()}
         </div>
-        {shown.map(({ index: column, start, size }) => {
+        {row === TOO_LARGE ? (
+          <div
+            id={`${gridId}-${index}-${active}`}
+            role="gridcell"
+            aria-colindex={2}
+            aria-colspan={columns.length}
+            aria-selected={left >= 0}
+            data-row={index}
+            data-column={0}
+            class={active < 0 ? styles.tooLarge : `${styles.tooLarge} ${styles.active}`}
+          >
+            This row is too large to be shown. Download the result to get it.
+          </div>
+        ) : null}
+        {(row === TOO_LARGE ? [] : shown).map(({ index: column, start, size }) => {
           const about = columns[column];
           if (about === undefined) return null;
           const isSelected = column >= left && column <= right;

@@ -1,23 +1,27 @@
-import { useEffect, useState } from "preact/hooks";
 import { useRoute } from "preact-iso";
 import { api, data, type Schemas } from "../api/client.ts";
 import { at } from "../app/prefix.ts";
 import { ErrorMessage, Loading } from "../ui/States.tsx";
 import { useLoaded } from "../ui/useLoaded.ts";
-import { attachExecution, type Execution } from "./execution.ts";
 import { failureOf } from "./problem.ts";
 import styles from "./ResultPanel.module.css";
 import { ResultPanel } from "./ResultPanel.tsx";
+import { useExecution } from "./useExecution.ts";
 
 type SharedResult = Schemas["SharedResultResponse"];
 
 /** A result at an address of its own, for its owner and for users with whom it is shared (Contract sharing 2.5). */
 export function SharedResultView() {
   const operationId = useRoute().params.operationId ?? "";
+  // Another address is another view: nothing that is known of one result may be shown with another.
+  return <Opened key={operationId} operationId={operationId} />;
+}
+
+function Opened({ operationId }: { operationId: string }) {
   const { value, problem, reload } = useLoaded(operationId, (signal) => describe(operationId, signal));
   if (problem) return <ErrorMessage problem={problem} onRetry={reload} />;
   if (value === null) return <Loading label="Opening the result" />;
-  return <Result key={operationId} operationId={operationId} about={value} />;
+  return <Result operationId={operationId} about={value} />;
 }
 
 type About = Pick<SharedResult, "title" | "shared_by" | "until"> & { isShared: boolean };
@@ -38,12 +42,7 @@ async function describe(operationId: string, signal: AbortSignal): Promise<About
 
 function Result({ operationId, about }: { operationId: string; about: About }) {
   const { isShared } = about;
-  const [execution, setExecution] = useState<Execution | null>(null);
-  useEffect(() => {
-    const attached = attachExecution(operationId, { isShared });
-    setExecution(attached);
-    return () => attached.dispose();
-  }, [operationId, isShared]);
+  const execution = useExecution(operationId, isShared);
   return (
     <div class={styles.panel}>
       <header class={styles.about}>
@@ -55,7 +54,7 @@ function Result({ operationId, about }: { operationId: string; about: About }) {
         ) : null}
         {isShared ? null : <a href={`${at("/editor")}?operation=${operationId}`}>Open in the editor</a>}
       </header>
-      {execution === null ? <Loading /> : <ResultPanel execution={execution} isShared={isShared} />}
+      <ResultPanel execution={execution} isShared={isShared} />
     </div>
   );
 }

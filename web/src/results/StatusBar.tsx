@@ -65,10 +65,12 @@ function StateIcon({ execution }: { execution: Execution }) {
 }
 
 function stateText(execution: Execution): string {
-  if (execution.connection.value === "lost" && execution.isActive.value) {
-    return "The server does not answer. Trying again; the statement goes on without this page.";
-  }
   const status = execution.status.value;
+  if (execution.connection.value === "lost" && execution.isActive.value) {
+    return status === null
+      ? "The server does not answer. Trying again; keep this page open until the statement is submitted."
+      : "The server does not answer. Trying again; the statement goes on without this page.";
+  }
   switch (execution.state.value) {
     case "submitting":
       return "Submitting";

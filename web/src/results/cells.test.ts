@@ -2,9 +2,10 @@ import { expect, test } from "vitest";
 import { linesOf } from "./CellDialog.tsx";
 import { previewOf, textOf, toTsv } from "./cells.ts";
 import { ScrollMap } from "./scrollMap.ts";
-import { moved, rectangleOf, START } from "./selection.ts";
+import { commandOf, moved, rectangleOf, START } from "./selection.ts";
 import { pageOf } from "./testing.ts";
 
+const NO_KEYS = { shiftKey: false, ctrlKey: false, metaKey: false, altKey: false };
 const COLUMNS = pageOf(0, [["a", "b", "c"]], 1).meta;
 
 test("copied cells are fields of a table, and NULL is an empty one", () => {
@@ -33,7 +34,7 @@ test("a long text is split without loss, and not within a surrogate pair", () =>
 
 test("keys move the active cell within the rows, and Shift extends the selection", () => {
   const extent = { rows: 100, columns: 5, page: 20 };
-  const press = (key: string, more = {}) => ({ key, shiftKey: false, ctrlKey: false, metaKey: false, ...more });
+  const press = (key: string, more = {}) => ({ key, ...NO_KEYS, ...more });
   const down = moved(START, press("PageDown"), extent);
   expect(down?.active).toEqual({ row: 20, column: 0 });
   const extended = moved(down ?? START, press("End", { shiftKey: true }), extent);
@@ -58,4 +59,17 @@ test("a list higher than the browser permits scrolls to both ends, and by pixels
     if (map.isStuck) map.settled();
   }
   expect(map.offset).toBe(0);
+});
+
+test("keys that do not move copy, open and resize, also with capital letters", () => {
+  const press = (key: string, ...held: Array<"shiftKey" | "ctrlKey" | "altKey">) =>
+    commandOf({ key, ...NO_KEYS, ...Object.fromEntries(held.map((name) => [name, true])) });
+  expect(press("c", "ctrlKey")).toBe("copy");
+  expect(press("C", "ctrlKey")).toBe("copy");
+  expect(press("C", "ctrlKey", "shiftKey")).toBe("copy with names");
+  expect(press("A", "ctrlKey")).toBe("select all");
+  expect(press("Enter")).toBe("open");
+  expect(press("ArrowRight", "altKey", "shiftKey")).toBe("wider");
+  expect(press("ArrowLeft", "altKey")).toBeNull();
+  expect(press("c")).toBeNull();
 });

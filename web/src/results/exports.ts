@@ -1,6 +1,5 @@
 /** Exports of results to files of a store and to tables (Contract exports). */
 import { api, data, type Schemas } from "../api/client.ts";
-import { isRecord } from "../api/errors.ts";
 import type { Execution } from "./execution.ts";
 
 type Request = Schemas["ExportRequest"];
@@ -102,7 +101,9 @@ export interface Exported {
 export function exportedBy(execution: Execution): Exported | null {
   const source = execution.rows.value;
   const columns = source?.columns.value;
-  if (!source || !columns || source.version.value < 0) return null;
+  if (!source || !columns) return null;
+  // The rows are no signal of their own: a new version may have loaded the first one.
+  source.version.value;
   const row = source.row(0);
   if (row === undefined) return null;
   const cell = (name: string) => row[columns.findIndex((column) => column.name === name)] ?? null;
@@ -123,9 +124,4 @@ export function selectOf(dialect: string, database: string, table: string): stri
     .filter((name) => name !== "")
     .map(quoted)
     .join(".")}\nLIMIT 1000`;
-}
-
-/** Return whether a failure says that the target exists already. */
-export function existsAlready(problem: unknown): boolean {
-  return isRecord(problem) && (problem.code === "already_exists" || problem.code === "table_exists");
 }

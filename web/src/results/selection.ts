@@ -38,9 +38,10 @@ export function rectangleOf({ anchor, active }: Selection): Rectangle {
 /** Return the selection after a key, or null if the key does not move. Shift extends, Ctrl goes to the end. */
 export function moved(
   selection: Selection,
-  event: Pick<KeyboardEvent, "key" | "shiftKey" | "ctrlKey" | "metaKey">,
+  event: Pick<KeyboardEvent, "key" | "shiftKey" | "ctrlKey" | "metaKey" | "altKey">,
   extent: Extent,
 ): Selection | null {
+  if (event.altKey) return null;
   const isFar = event.ctrlKey || event.metaKey;
   const { row, column } = selection.active;
   const [lastRow, lastColumn] = [extent.rows - 1, extent.columns - 1];
@@ -62,4 +63,21 @@ export function moved(
 
 function within(value: number, last: number): number {
   return Math.max(0, Math.min(last, value));
+}
+
+export type Command = "open" | "copy" | "copy with names" | "select all" | "narrower" | "wider" | "fit the rows";
+type Pressed = Pick<KeyboardEvent, "key" | "shiftKey" | "ctrlKey" | "metaKey" | "altKey">;
+
+/** Return what a key that does not move does to the selected cells, or null. */
+export function commandOf({ key, shiftKey, ctrlKey, metaKey, altKey }: Pressed): Command | null {
+  if (altKey) {
+    if (!shiftKey) return null;
+    return key === "ArrowLeft" ? "narrower" : key === "ArrowRight" ? "wider" : null;
+  }
+  if (key === "Enter") return "open";
+  if (!ctrlKey && !metaKey) return null;
+  // With Shift and with Caps Lock the letters are capitals.
+  if (key.toLowerCase() === "a") return "select all";
+  if (key.toLowerCase() === "c") return shiftKey ? "copy with names" : "copy";
+  return null;
 }
