@@ -1,6 +1,7 @@
-import { useMemo } from "preact/hooks";
+import { useEffect, useMemo, useRef } from "preact/hooks";
 import styles from "./ParameterFields.module.css";
 import {
+  isGiven,
   type ParameterField,
   type ParameterType,
   type ParameterValue,
@@ -27,14 +28,19 @@ export function ParameterFields({ tab, workspace }: Props) {
   const { text, parameters } = tab.content.value;
   const dialect = connectorOf(tab.content.value)?.dialect ?? "";
   const fields = useMemo(() => parameterFields(text, dialect).slice(0, MAX_FIELDS), [text, dialect]);
+  const form = useRef<HTMLFormElement>(null);
+  const missing = workspace.missing.value;
+  // Each run sets a new list; a change of a field does not, so that the focus stays where the user types.
+  useEffect(() => {
+    if (missing.length > 0) form.current?.querySelector<HTMLInputElement>("[aria-invalid=true]")?.focus();
+  }, [missing]);
   if (fields.length === 0) return null;
   const change = (name: string, value: ParameterValue) => {
-    workspace.missing.value = workspace.missing.value.filter((one) => one !== name);
     tab.update({ parameters: { ...tab.content.peek().parameters, [name]: value } });
   };
-  const firstMissing = workspace.missing.value[0];
   return (
     <form
+      ref={form}
       class={styles.fields}
       aria-label="Parameters"
       onSubmit={(event) => {
@@ -47,8 +53,7 @@ export function ParameterFields({ tab, workspace }: Props) {
           key={field.name}
           field={field}
           value={parameters[field.name] ?? NONE}
-          isMissing={workspace.missing.value.includes(field.name)}
-          isFocused={field.name === firstMissing}
+          isMissing={missing.includes(field.name) && !isGiven(parameters[field.name], field)}
           onChange={(value) => change(field.name, value)}
         />
       ))}
@@ -63,20 +68,16 @@ interface FieldProps {
   field: ParameterField;
   value: ParameterValue;
   isMissing: boolean;
-  isFocused: boolean;
   onChange: (value: ParameterValue) => void;
 }
 
-function Field({ field: { name, isVariable, fallback }, value, isMissing, isFocused, onChange }: FieldProps) {
+function Field({ field: { name, isVariable, fallback }, value, isMissing, onChange }: FieldProps) {
   const id = `parameter-${name}`;
   return (
     <div class={styles.field}>
       <label for={id}>{isVariable ? name : `:${name}`}</label>
       <input
         id={id}
-        ref={(input) => {
-          if (isFocused) input?.focus();
-        }}
         value={value.type === "null" ? "" : value.text}
         placeholder={value.type === "null" ? "NULL" : (fallback ?? "")}
         disabled={value.type === "null"}

@@ -13,6 +13,11 @@ export function TabStrip({ workspace }: { workspace: Workspace }) {
   const selected = selectedTab();
   const others = tabs.value.filter((tab) => tab !== selected);
   const list = useRef<HTMLUListElement>(null);
+  const close = (tab: EditorTab) => {
+    closeTab(tab);
+    // The focused button is gone with its tab.
+    workspace.focus();
+  };
   useEffect(() => {
     if (selected)
       list.current?.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
@@ -30,14 +35,14 @@ export function TabStrip({ workspace }: { workspace: Workspace }) {
             {tab === renamed ? (
               <TitleInput tab={tab} onEnd={() => setRenamed(null)} />
             ) : (
-              <TabButton tab={tab} workspace={workspace} onRename={() => setRenamed(tab)} />
+              <TabButton tab={tab} workspace={workspace} onRename={() => setRenamed(tab)} onClose={() => close(tab)} />
             )}
             <button
               type="button"
               class={styles.close}
               aria-label={`Close ${tab.content.value.title}`}
               title="Close"
-              onClick={() => closeTab(tab)}
+              onClick={() => close(tab)}
             >
               <X size={14} aria-hidden />
             </button>
@@ -71,13 +76,14 @@ interface TabButtonProps {
   tab: EditorTab;
   workspace: Workspace;
   onRename: () => void;
+  onClose: () => void;
 }
 
-function TabButton({ tab, workspace, onRename }: TabButtonProps) {
+function TabButton({ tab, workspace, onRename, onClose }: TabButtonProps) {
   const { title } = tab.content.value;
   const press = (event: KeyboardEvent) => {
     if (event.key === "F2") onRename();
-    else if (event.key === "Delete") closeTab(tab);
+    else if (event.key === "Delete") onClose();
     else return;
     event.preventDefault();
   };
@@ -93,7 +99,7 @@ function TabButton({ tab, workspace, onRename }: TabButtonProps) {
       }}
       onDblClick={onRename}
       onAuxClick={(event) => {
-        if (event.button === 1) closeTab(tab);
+        if (event.button === 1) onClose();
       }}
       onKeyDown={press}
     >

@@ -1,6 +1,6 @@
 import { ChevronDown, CircleHelp, ListTree, Play, Save, Sparkles, Square } from "lucide-preact";
 import { connectors } from "../app/config.ts";
-import { databases } from "../catalog/store.ts";
+import { databases, revision } from "../catalog/store.ts";
 import { Button, IconButton } from "../ui/Button.tsx";
 import { Menu } from "../ui/Menu.tsx";
 import { useLoaded } from "../ui/useLoaded.ts";
@@ -18,6 +18,7 @@ interface Props {
 export function Toolbar({ tab, workspace }: Props) {
   const execution = tab.execution.value;
   const isActive = execution?.isActive.value ?? false;
+  const connector = connectorOf(tab.content.value)?.id ?? "";
   return (
     <div class={styles.toolbar} role="toolbar" aria-label="Statement">
       <div class={styles.group}>
@@ -41,7 +42,7 @@ export function Toolbar({ tab, workspace }: Props) {
       </div>
       <div class={styles.group}>
         <ConnectorChoice tab={tab} />
-        <DatabaseChoice tab={tab} />
+        <DatabaseChoice key={connector} tab={tab} connector={connector} />
       </div>
       <div class={styles.group}>
         <Button kind="quiet" onClick={workspace.format} title={`Format (${modKey}+Shift+F)`} aria-label="Format">
@@ -82,11 +83,11 @@ function ConnectorChoice({ tab }: { tab: EditorTab }) {
   );
 }
 
-function DatabaseChoice({ tab }: { tab: EditorTab }) {
+/** The databases of a connector. Its key is the connector: those of another one must not stay while these load. */
+function DatabaseChoice({ tab, connector }: { tab: EditorTab; connector: string }) {
   const { database } = tab.content.value;
-  const connector = connectorOf(tab.content.value)?.id ?? "";
   const load = (signal: AbortSignal) => (connector ? databases(connector, { signal }) : Promise.resolve([]));
-  const { value, problem } = useLoaded(connector, load);
+  const { value, problem } = useLoaded(`${revision.value}`, load);
   const names = value ?? [];
   return (
     <select

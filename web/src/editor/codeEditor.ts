@@ -11,7 +11,7 @@ import { defaultKeymap, history, historyKeymap, indentWithTab } from "@codemirro
 import { bracketMatching, indentOnInput } from "@codemirror/language";
 import { type Diagnostic, lintGutter, lintKeymap, setDiagnostics } from "@codemirror/lint";
 import { highlightSelectionMatches, search, searchKeymap } from "@codemirror/search";
-import { Annotation, Compartment, EditorState, type Extension, StateEffect, StateField } from "@codemirror/state";
+import { Annotation, Compartment, EditorState, type Extension, Prec, StateEffect, StateField } from "@codemirror/state";
 import {
   Decoration,
   type DecorationSet,
@@ -28,6 +28,7 @@ import {
 } from "@codemirror/view";
 import { codeTheme } from "./codeTheme.ts";
 import { completionSources, type Scope } from "./completion.ts";
+import { isNarrow } from "./layout.ts";
 import { sqlDialect } from "./sql/dialects.ts";
 import { type StatementSpan, split, statementAt } from "./sql/statements.ts";
 import type { EditorTab } from "./tabs.ts";
@@ -46,7 +47,6 @@ export interface Actions {
 
 /** The text reaches the tab, and the statement at the cursor is found, when the user has paused for so long. */
 const PAUSE_MS = 120;
-const NARROW = "(max-width: 720px)";
 const PLACEHOLDER = "SELECT …";
 
 const language = new Compartment();
@@ -87,6 +87,8 @@ export class CodeEditor {
 
   constructor(root: ShadowRoot, parent: HTMLElement, actions: Actions, scope: () => Scope | null) {
     this.#extensions = [
+      // A held key must not run the statement again and again.
+      Prec.highest(EditorView.domEventHandlers({ keydown: (event) => event.repeat && isRun(event) })),
       keymap.of(bindings(actions)),
       basics(),
       autocompletion({ override: completionSources(scope), maxRenderedOptions: 40 }),
@@ -116,9 +118,9 @@ export class CodeEditor {
     this.#schedule();
   }
 
-  /** Take a text that was changed by something else than typing, such as another window. */
-  take(text: string): void {
-    if (this.#timer === undefined) this.#takeText(text);
+  /** Take a text that was changed by something else than typing, such as another window, if its tab is shown. */
+  take(tab: EditorTab, text: string): void {
+    if (tab === this.#tab && this.#timer === undefined) this.#takeText(text);
   }
 
   get text(): string {
@@ -203,6 +205,10 @@ export class CodeEditor {
   }
 }
 
+function isRun({ key, ctrlKey, metaKey }: KeyboardEvent): boolean {
+  return key === "Enter" && (ctrlKey || metaKey);
+}
+
 function basics(): Extension {
   return [
     lineNumbers(),
@@ -222,7 +228,7 @@ function basics(): Extension {
     placeholder(PLACEHOLDER),
     statementField,
     language.of([]),
-    matchMedia(NARROW).matches ? EditorView.lineWrapping : [],
+    isNarrow.peek() ? EditorView.lineWrapping : [],
     EditorView.contentAttributes.of({ "aria-label": "Statement", spellcheck: "false", autocapitalize: "off" }),
     keymap.of([
       { key: "Tab", run: acceptCompletion },

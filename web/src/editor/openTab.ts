@@ -1,8 +1,8 @@
 /** Opens tabs of the editor from other views, which need not load the editor itself. */
-
 import { useCallback } from "preact/hooks";
 import { useLocation } from "preact-iso";
 import { api, data } from "../api/client.ts";
+import { errorOf } from "../api/errors.ts";
 import { connectors } from "../app/config.ts";
 import { at } from "../app/prefix.ts";
 import type { ParameterValue } from "./sql/parameters.ts";
@@ -84,15 +84,14 @@ export async function openOperation(operationId: string, signal?: AbortSignal): 
   const open = tabs.value.find(({ content }) => content.value.run?.operationId === operationId);
   if (open) return openTab({ operationId });
   const call = { params: { path: { operation_id: operationId } }, ...(signal ? { signal } : {}) };
-  const { data: succeeded, error } = await api.POST("/api/v1/editor/watch/{operation_id}", call);
+  const { data: succeeded, error, response } = await api.POST("/api/v1/editor/watch/{operation_id}", call);
   // The watch call describes a failed statement too; only a call that failed itself has no statement.
   const watched = succeeded ?? error;
   if (watched && "statement" in watched && typeof watched.statement === "string") {
     const dialect = "handle" in watched ? watched.handle.session_type : "";
     return openTab({ operationId, statement: watched.statement, connector: dialect });
   }
-  await data(api.POST("/api/v1/editor/watch/{operation_id}", call));
-  return openTab({ operationId });
+  throw errorOf(response, error);
 }
 
 function connectorId(named: string): string {

@@ -108,3 +108,13 @@ test("entries that are no tabs are ignored", async () => {
   expect(tabs.value).toHaveLength(1);
   expect(selectedTab()?.content.value).toMatchObject({ text: "", run: null });
 });
+
+test("the last changes of a closed tab do not store it again", async () => {
+  await loadTabs();
+  const tab = addTab({ text: "SELECT 1", title: "Closed" });
+  closeTab(tab);
+  tab.update({ text: "SELECT 12" });
+  saveNow();
+  await logInAgain();
+  expect(titles()).not.toContain("Closed");
+});

@@ -130,6 +130,8 @@ async function load(): Promise<void> {
     if (opened.length === 0 && remembered !== undefined) selectedId.value = remembered;
     if (openTabs.value.length === 0) addTab({});
     hasLoaded.value = true;
+    // Tabs that were opened before could not be stored: the name of the user was not known.
+    for (const tab of opened) scheduleSave(tab);
   });
   stopWatching = storage?.watch(takeChange) ?? null;
 }
@@ -154,6 +156,8 @@ function drop(tab: EditorTab): void {
 }
 
 function scheduleSave(tab: EditorTab): void {
+  // The last changes of a closed tab must not store it again.
+  if (!openTabs.peek().includes(tab)) return;
   clearTimeout(unsaved.get(tab));
   unsaved.set(
     tab,

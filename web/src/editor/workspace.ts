@@ -1,7 +1,8 @@
 /** What the parts of the editor view share: the commands, and what the selected tab shows beside its text. */
-import { effect, type Signal, signal, untracked } from "@preact/signals";
+import { computed, effect, type Signal, signal, untracked } from "@preact/signals";
 import { api, data } from "../api/client.ts";
 import { type ApiError, asApiError, isAbort } from "../api/errors.ts";
+import { within } from "../api/timeouts.ts";
 import { type Connector, config, connectors } from "../app/config.ts";
 import { notify, notifyProblem } from "../ui/Toasts.tsx";
 import type { CodeEditor } from "./codeEditor.ts";
@@ -31,8 +32,13 @@ export class Workspace {
   readonly isHelpOpen = signal(false);
   readonly isSaveOpen = signal(false);
   readonly plan: Signal<Plan | null> = signal(null);
-  /** Parameters without a value that a run needs; their fields say so. */
+  /** Parameters of the selected tab that had no value at the last run. Each run sets a new list. */
   readonly missing = signal<readonly string[]>([]);
+  readonly #connector = computed(() => {
+    const tab = selectedTab();
+    return tab && connectorOf(tab.content.value);
+  });
+  readonly #database = computed(() => selectedTab()?.content.value.database ?? "");
   readonly #stops: Array<() => void> = [];
   /** The error, or the execution without one, that each tab's marks are of. */
   readonly #marked = new WeakMap<EditorTab, object>();
@@ -57,7 +63,8 @@ export class Workspace {
     this.#stops.push(
       () => removeEventListener("pagehide", leave),
       effect(() => this.#showTab(editor)),
-      effect(() => editor.take(selectedTab()?.content.value.text ?? "")),
+      effect(() => this.#takeChanges(editor)),
+      effect(() => this.#warmUp()),
       effect(() => this.#showError(editor)),
     );
   }
@@ -128,7 +135,7 @@ export class Workspace {
     const body = { statements: text.slice(from, to), dialect };
     if (body.statements.trim() === "") return;
     try {
-      const { signal } = this.#ended;
+      const signal = within(this.#ended.signal);
       const { formatted_statements: formatted } = await data(api.POST("/api/v1/editor/format", { body, signal }));
       if (selectedTab() !== tab || editor.text !== text) notify("The text was changed while it was formatted.");
       else if (formatted !== body.statements) editor.replace(from, to, formatted);
@@ -141,7 +148,7 @@ export class Workspace {
   readonly explain = async (): Promise<void> => {
     const prepared = this.#prepare((text, dialect, selection) => targetAt(text, dialect, selection));
     if (!prepared) return;
-    const { connector, content, target, bound } = prepared;
+    const { connector, content, bound } = prepared;
     const plan: Plan = { statement: bound.text, text: null, estimates: [], problem: null };
     this.plan.value = plan;
     const show = (changes: Partial<Plan>) => {
@@ -163,20 +170,33 @@ export class Workspace {
       if (isAbort(problem)) return;
       const error = asApiError(problem);
       show({ problem: error });
-      this.#markExplained(error, target, bound);
+      this.#markExplained(error, prepared);
     }
   };
 
   #showTab(editor: CodeEditor): void {
     const tab = selectedTab();
+    const dialect = this.#connector.value?.dialect ?? "";
+    if (tab) untracked(() => editor.show(tab, dialect));
+    this.missing.value = [];
+  }
+
+  /** Take what another window has changed in the selected tab. */
+  #takeChanges(editor: CodeEditor): void {
+    const tab = selectedTab();
     if (!tab) return;
-    const content = tab.content.value;
-    const connector = connectorOf(content);
+    const { text } = tab.content.value;
     untracked(() => {
-      editor.show(tab, connector?.dialect ?? "");
+      editor.take(tab, text);
       attachRun(tab);
-      if (connector) warmUp({ connector, database: content.database });
     });
+  }
+
+  /** Only when the scope changes: at each change of the text, a data source that is down would be called again. */
+  #warmUp(): void {
+    const connector = this.#connector.value;
+    const database = this.#database.value;
+    if (connector) untracked(() => warmUp({ connector, database }));
   }
 
   #showError(editor: CodeEditor): void {
@@ -201,17 +221,20 @@ export class Workspace {
     });
   }
 
-  #markExplained(error: ApiError, target: Target, bound: Bound): void {
+  /** Mark the error of an explained statement, unless the text or the tab was changed meanwhile. */
+  #markExplained(error: ApiError, { tab, text, target, bound }: Prepared): void {
     const { line, column } = error.body;
-    if (typeof line !== "number") return;
+    if (typeof line !== "number" || selectedTab() !== tab || this.#editor?.text !== text) return;
     const mark = errorMark(bound.text, line, typeof column === "number" ? column : null);
     if (!mark) return;
     const from = target.from + bound.toSource(mark.from);
     const to = Math.max(from + 1, target.from + bound.toSource(mark.to));
-    this.#editor?.mark([{ from, to, severity: "error", message: error.message }]);
+    this.#editor.mark([{ from, to, severity: "error", message: error.message }]);
   }
 
   #start(choose: Choose): void {
+    // The second click of a double click must not run the statement again.
+    if (selectedTab()?.execution.peek()?.state.peek() === "submitting") return;
     const prepared = this.#prepare(choose);
     if (!prepared) return;
     const { tab, connector, target, bound } = prepared;
@@ -219,7 +242,7 @@ export class Workspace {
   }
 
   /** Return what is needed to send a part of the text; null, after saying why, if something is missing. */
-  #prepare(choose: Choose) {
+  #prepare(choose: Choose): Prepared | null {
     const tab = selectedTab();
     const editor = this.#editor;
     if (!tab || !editor) return null;
@@ -232,15 +255,25 @@ export class Workspace {
       notify("Choose a connector first: that of this tab does not exist any more, or you may not use it.");
       return null;
     }
-    const target = choose(editor.text, connector.dialect, editor.selection);
+    const { text } = editor;
+    const target = choose(text, connector.dialect, editor.selection);
     if (!target) {
       notify("There is no statement to run.");
       return null;
     }
-    const bound = bind(content.text.slice(target.from, target.to), connector.dialect, content.parameters);
+    const bound = bind(text.slice(target.from, target.to), connector.dialect, content.parameters);
     this.missing.value = bound.missing;
-    return bound.missing.length > 0 ? null : { tab, connector, content, target, bound };
+    return bound.missing.length > 0 ? null : { tab, connector, content, text, target, bound };
   }
+}
+
+interface Prepared {
+  tab: EditorTab;
+  connector: Connector;
+  content: TabContent;
+  text: string;
+  target: Target;
+  bound: Bound;
 }
 
 type Choose = (text: string, dialect: string, selection: { from: number; to: number }) => Target | null;

@@ -94,7 +94,8 @@ export function bind(source: string, dialect: string, given: Readonly<Record<str
   };
 }
 
-function isGiven(value: ParameterValue | undefined, field: ParameterField): boolean {
+/** Return whether a field has a value, or needs none. */
+export function isGiven(value: ParameterValue | undefined, field: ParameterField): boolean {
   if (field.isVariable) return Boolean(value?.text) || field.fallback !== null;
   return value !== undefined && (value.text !== "" || value.type === "varchar" || value.type === "null");
 }
