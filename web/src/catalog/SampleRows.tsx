@@ -1,4 +1,5 @@
 import { useState } from "preact/hooks";
+import { isNumeric } from "../results/cells.ts";
 import { Button } from "../ui/Button.tsx";
 import { EmptyState, ErrorMessage, Loading } from "../ui/States.tsx";
 import { useLoaded } from "../ui/useLoaded.ts";
@@ -9,7 +10,6 @@ import { TextCell, VirtualTable } from "./VirtualTable.tsx";
 
 /** Columns that are shown at first. Cells of hundreds of columns would block the page while they are drawn. */
 const FIRST_COLUMNS = 50;
-const NUMBERS = /^(TINYINT|SMALLINT|INT|BIGINT|FLOAT|DOUBLE|DECIMAL)_TYPE$/;
 
 /** At most 100 rows of the table. */
 export function SampleRows({ name }: { name: TableName }) {
@@ -20,7 +20,7 @@ export function SampleRows({ name }: { name: TableName }) {
   if (value.rows.length === 0) return <EmptyState title={value.message || "The table is empty."} />;
   const all = value.full_headers;
   const shown = showsAll ? all : all.slice(0, FIRST_COLUMNS);
-  const isNumber = shown.map(({ type }) => NUMBERS.test(type));
+  const isNumber = shown.map(isNumeric);
   return (
     <>
       <div class={styles.bar}>

@@ -1,9 +1,9 @@
 /** Calls for the page of a table: description, sample, statistics (Contract editor 10.3 to 10.5). */
 import { api, CALL_TIMEOUT_MS, data, type Schemas } from "../api/client.ts";
-import { Gate } from "./gate.ts";
+import { within } from "../api/timeouts.ts";
+import { Semaphore } from "./semaphore.ts";
 
 export type TableDescription = Schemas["TableDescription"];
-export type ColumnStatistics = Schemas["ColumnDescription"];
 export type Sample = Schemas["SampleResponse"];
 
 /** Names a table; `connector` is the id of an interpreter. */
@@ -14,14 +14,14 @@ export interface TableName {
 }
 
 /** Browsers open six connections to a server at most; statistics of many columns must leave some of them free. */
-const statisticsGate = new Gate(2);
+const statisticsCalls = new Semaphore(2);
 
 export function describeTable({ connector, database, table }: TableName, refresh: boolean, signal: AbortSignal) {
   return data(
     api.POST("/api/v1/editor/describe/{database}/{table}", {
       params: { path: { database, table } },
       body: { source_type: connector, refresh },
-      signal: limited(signal),
+      signal: within(signal),
     }),
   );
 }
@@ -32,7 +32,7 @@ export async function sampleRows({ connector, database, table }: TableName, sign
     api.POST("/api/v1/editor/sample/{database}/{table}", {
       params: { path: { database, table } },
       body: { snippet: { type: connector }, escape: false, big_numbers: "text" },
-      signal: limited(signal),
+      signal: within(signal),
     }),
   );
   if ("rows" in body) return body;
@@ -41,12 +41,12 @@ export async function sampleRows({ connector, database, table }: TableName, sign
 
 /** Return the statistics of a column that the engine has already computed. */
 export function columnStatistics({ connector, database, table }: TableName, column: string, signal: AbortSignal) {
-  return statisticsGate.run(signal, () =>
+  return statisticsCalls.run(signal, () =>
     data(
       api.POST("/api/v1/editor/describe/{database}/{table}/stats/{column}", {
         params: { path: { database, table, column } },
         body: { source_type: connector },
-        signal: limited(signal),
+        signal: within(signal),
       }),
     ),
   );
@@ -57,8 +57,4 @@ export async function startAnalysis({ connector, database, table }: TableName): 
   const path = { dialect: connector, database, table };
   const call = { params: { path }, signal: AbortSignal.timeout(CALL_TIMEOUT_MS) };
   return (await data(api.POST("/api/v1/{dialect}/analyze/{database}/{table}", call))).operationId;
-}
-
-function limited(signal: AbortSignal): AbortSignal {
-  return AbortSignal.any([signal, AbortSignal.timeout(CALL_TIMEOUT_MS)]);
 }

@@ -1,7 +1,8 @@
 /** The metadata search over all connectors (Contract platform 8; docs/search.md has the query language). */
 import { useEffect, useRef, useState } from "preact/hooks";
-import { api, CALL_TIMEOUT_MS, data, type Schemas } from "../api/client.ts";
+import { api, data, type Schemas } from "../api/client.ts";
 import { isAbort } from "../api/errors.ts";
+import { within } from "../api/timeouts.ts";
 
 type SearchRecord = Schemas["SearchRecord"];
 
@@ -82,7 +83,7 @@ async function searchPage(query: string, offset: number, signal: AbortSignal): P
   const body = await data(
     api.POST("/api/v1/metadata/search/entities_interactive", {
       body: { query_s: query, sources: ["sql"], field_facets: [...FACETS], limit: PAGE, offset },
-      signal: AbortSignal.any([signal, AbortSignal.timeout(CALL_TIMEOUT_MS)]),
+      signal: within(signal),
     }),
   );
   return {

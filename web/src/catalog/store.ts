@@ -7,7 +7,8 @@
  */
 import { effect, type ReadonlySignal, signal } from "@preact/signals";
 import { defaultPathSerializer } from "openapi-fetch";
-import { api, CALL_TIMEOUT_MS, data, type Schemas } from "../api/client.ts";
+import { api, data, type Schemas } from "../api/client.ts";
+import { within } from "../api/timeouts.ts";
 import { session } from "../app/session.ts";
 import { type Lookup, LookupCache, type LookupOptions } from "./lookupCache.ts";
 
@@ -16,7 +17,7 @@ export type TableSummary = Schemas["TableSummary"];
 /** A table with its columns (`extended_columns`), keys and comment. */
 export type TableMetadata = Schemas["TableMetadata"];
 export type ColumnSummary = Schemas["ColumnSummary"];
-export type FunctionSummary = Schemas["FunctionSummary"];
+type FunctionSummary = Schemas["FunctionSummary"];
 
 export interface TableList {
   /** In the natural order of the names, without regard to case. */
@@ -25,11 +26,10 @@ export interface TableList {
   isComplete: boolean;
 }
 
-/** Tables of one database that are loaded at most. Further tables are found with `matchingTables` and the search. */
+/** Tables of one database that are loaded at most. The search finds the others. */
 export const MAX_TABLES = 100_000;
 const FIRST_PAGE = 500;
 const PAGE = 5000;
-const MATCHES = 200;
 /** Changes by other programs show after this time; changes by statements of this page at once (`forget`). */
 const MAX_AGE_MS = 5 * 60_000;
 
@@ -46,7 +46,7 @@ export const revision: ReadonlySignal<number> = changes;
 export function databases(connector: string, options?: LookupOptions<readonly string[]>): Promise<readonly string[]> {
   const request = async ({ signal, refresh }: Lookup<readonly string[]>) => {
     const body = await data(
-      api.POST("/api/v1/editor/autocomplete", { body: fields(connector, { refresh }), signal: limited(signal) }),
+      api.POST("/api/v1/editor/autocomplete", { body: fields(connector, { refresh }), signal: within(signal) }),
     );
     return "databases" in body ? body.databases : [];
   };
@@ -69,16 +69,6 @@ export function tables(connector: string, database: string, options?: LookupOpti
   return tableLists.load(keyOf(connector, database), request, options);
 }
 
-/** Return at most 200 tables of a database whose names start with a prefix, without regard to case. Not cached. */
-export async function matchingTables(
-  connector: string,
-  database: string,
-  prefix: string,
-  signal: AbortSignal,
-): Promise<TableList> {
-  return await tablePage(connector, database, { prefix, limit: MATCHES }, signal);
-}
-
 /** Return a table or view with its columns and keys. */
 export function columns(
   connector: string,
@@ -91,7 +81,7 @@ export function columns(
       api.POST("/api/v1/editor/autocomplete/{database}/{table}", {
         params: { path: { database, table } },
         body: fields(connector, { refresh }),
-        signal: limited(signal),
+        signal: within(signal),
       }),
     );
   return tableColumns.load(keyOf(connector, database, table), request, options);
@@ -104,7 +94,7 @@ export function functions(
   options?: LookupOptions<readonly FunctionSummary[]>,
 ): Promise<readonly FunctionSummary[]> {
   const request = async ({ signal, refresh }: Lookup<readonly FunctionSummary[]>) => {
-    const call = { body: fields(connector, { refresh, operation: "functions" }), signal: limited(signal) };
+    const call = { body: fields(connector, { refresh, operation: "functions" }), signal: within(signal) };
     const body = await (database === null
       ? data(api.POST("/api/v1/editor/autocomplete", call))
       : data(api.POST("/api/v1/editor/autocomplete/{database}", { ...inDatabase(database), ...call })));
@@ -113,7 +103,7 @@ export function functions(
   return functionLists.load(database === null ? keyOf(connector) : keyOf(connector, database), request, options);
 }
 
-/** The values that were loaded before, or undefined. For code that must not wait, such as typing. */
+/** The values that are cached, or undefined. */
 export const loaded = {
   databases: (connector: string) => databaseLists.peek(keyOf(connector)),
   tables: (connector: string, database: string) => tableLists.peek(keyOf(connector, database)),
@@ -156,10 +146,6 @@ function inDatabase(database: string) {
   return { params: { path: { database } }, pathSerializer };
 }
 
-function limited(signal: AbortSignal): AbortSignal {
-  return AbortSignal.any([signal, AbortSignal.timeout(CALL_TIMEOUT_MS)]);
-}
-
 async function tablePage(
   connector: string,
   database: string,
@@ -170,7 +156,7 @@ async function tablePage(
     api.POST("/api/v1/editor/autocomplete/{database}", {
       ...inDatabase(database),
       body: fields(connector, part),
-      signal: limited(signal),
+      signal: within(signal),
     }),
   );
   if (!("tables_meta" in body)) return { tables: [], isComplete: true };

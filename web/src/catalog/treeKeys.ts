@@ -1,7 +1,7 @@
 import type { TreeRow } from "./treeRows.ts";
 
 /** What a key does: select the line at an index, open or close the selected line, or show its menu. */
-export type Command = { do: "select"; index: number } | { do: "activate" } | { do: "menu" };
+type Command = { do: "select"; index: number } | { do: "activate" } | { do: "menu" };
 
 type Pressed = Pick<KeyboardEvent, "key" | "shiftKey">;
 

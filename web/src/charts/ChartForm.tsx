@@ -1,8 +1,9 @@
 import { X } from "lucide-preact";
+import { isNumeric } from "../results/cells.ts";
+import type { Column } from "../results/rows.ts";
 import { SelectField } from "../ui/Field.tsx";
 import styles from "./ChartPanel.module.css";
 import { AGGREGATES, type ChartSpec, KINDS, type Kind, MAX_SERIES } from "./spec.ts";
-import { type Column, isNumeric } from "./values.ts";
 
 const KIND_LABELS: Record<Kind, string> = {
   line: "Line",

@@ -2,7 +2,7 @@ import { ChartLine, ImageDown, Table2 } from "lucide-preact";
 import { useMemo, useState } from "preact/hooks";
 import type uPlot from "uplot";
 import type { Execution } from "../results/execution.ts";
-import type { RowSource } from "../results/rows.ts";
+import type { Column, RowSource } from "../results/rows.ts";
 import { Button } from "../ui/Button.tsx";
 import { SelectField } from "../ui/Field.tsx";
 import { EmptyState, ErrorMessage, Loading } from "../ui/States.tsx";
@@ -18,7 +18,6 @@ import { Plot } from "./Plot.tsx";
 import { savePicture } from "./picture.ts";
 import { type ChartSpec, MAX_POINTS, suggest, titleOf } from "./spec.ts";
 import { numberText, placeText } from "./ticks.ts";
-import type { Column } from "./values.ts";
 
 interface Props {
   execution: Execution;

@@ -1,9 +1,10 @@
 import { describe, expect, test } from "vitest";
+import type { Column } from "../results/rows.ts";
 import { frameOf, repeats } from "./frame.ts";
 import { type ChartSpec, suggest, titleOf } from "./spec.ts";
 import { frameFromSql, statementOf, uniqueNames } from "./sql.ts";
 import { numberTicks, placeText, timeTicks } from "./ticks.ts";
-import { type Column, labelOf, numberOf, secondsOf } from "./values.ts";
+import { labelOf, numberOf, secondsOf } from "./values.ts";
 
 const column = (name: string, type: Column["type"]): Column => ({ name, type, comment: "", native_type: "" });
 const COUNTRY = column("country", "STRING_TYPE");

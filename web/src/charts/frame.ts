@@ -1,6 +1,8 @@
 /** From rows to the points of a chart: grouping, sums and bins. */
+
+import type { Column } from "../results/rows.ts";
 import { BINS, type ChartSpec, MAX_SERIES, seriesLabels } from "./spec.ts";
-import { type AxisKind, axisKind, type Cell, type Column, labelOf, numberOf, secondsOf } from "./values.ts";
+import { type AxisKind, axisKind, type Cell, labelOf, numberOf, secondsOf } from "./values.ts";
 
 export type Row = readonly Cell[];
 
@@ -157,7 +159,7 @@ export interface Bins {
 }
 
 /** Return the bins for values from `low` to `high`: one for each of few whole numbers, else 30. */
-export function binsOf(low: number, high: number, isWhole: boolean): Bins {
+function binsOf(low: number, high: number, isWhole: boolean): Bins {
   if (isWhole && high - low < BINS) return { start: low - 0.5, width: 1, count: high - low + 1 };
   return { start: low, width: (high - low) / BINS || 1, count: BINS };
 }

@@ -2,11 +2,10 @@
 import { ApiError } from "../api/errors.ts";
 import { connectors } from "../app/config.ts";
 import { startExecution } from "../results/execution.ts";
-import type { RowSource } from "../results/rows.ts";
+import type { Column, RowSource } from "../results/rows.ts";
 import type { Frame, Row } from "./frame.ts";
 import { type ChartSpec, MAX_POINTS } from "./spec.ts";
 import { frameFromSql, statementOf } from "./sql.ts";
-import type { Column } from "./values.ts";
 
 /** Rows of the page: as many as the first chart needs no statement for. */
 export const PAGE_ROWS = 10_000;

@@ -1,10 +1,13 @@
 /** What the user has chosen to draw, and what a result suggests. */
-import { axisKind, type Column, isNumeric } from "./values.ts";
+
+import { isNumeric } from "../results/cells.ts";
+import type { Column } from "../results/rows.ts";
+import { axisKind } from "./values.ts";
 
 export const KINDS = ["line", "bar", "area", "scatter", "histogram"] as const;
 export const AGGREGATES = ["none", "sum", "count", "avg", "min", "max"] as const;
 export type Kind = (typeof KINDS)[number];
-export type Aggregate = (typeof AGGREGATES)[number];
+type Aggregate = (typeof AGGREGATES)[number];
 
 export interface ChartSpec {
   kind: Kind;

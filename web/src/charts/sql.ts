@@ -2,9 +2,12 @@
  * Statements of DuckDB that compute a chart from all rows of a stored result, which they read as the table
  * 'result://<operation>' (Contract editor 6.5).
  */
+
+import { isNumeric } from "../results/cells.ts";
+import type { Column } from "../results/rows.ts";
 import { byValue, type Frame, frameOf, histogramFrame, type Row } from "./frame.ts";
 import { BINS, type ChartSpec, MAX_POINTS, MAX_SERIES, seriesLabels } from "./spec.ts";
-import { axisKind, type Column, isNumeric, numberOf } from "./values.ts";
+import { axisKind, numberOf } from "./values.ts";
 
 /** Return the statement whose rows `frameFromSql` makes a chart of. */
 export function statementOf(operationId: string, columns: readonly Column[], spec: ChartSpec): string {

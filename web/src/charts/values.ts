@@ -1,26 +1,20 @@
 /** What a chart reads from cells: numbers, times, and categories (Contract editor 6.3). */
-import type { Schemas } from "../api/client.ts";
+import { isNumeric } from "../results/cells.ts";
+import type { Column } from "../results/rows.ts";
 
-export type Column = Schemas["ColumnMeta"];
 export type Cell = unknown;
 export type AxisKind = "number" | "time" | "category";
 
-const NUMBERS = new Set(["TINYINT_TYPE", "SMALLINT_TYPE", "INT_TYPE", "BIGINT_TYPE"]);
-const FRACTIONS = new Set(["FLOAT_TYPE", "DOUBLE_TYPE", "DECIMAL_TYPE"]);
 const TIMES = new Set(["DATE_TYPE", "TIMESTAMP_TYPE", "TIMESTAMPLOCALTZ_TYPE"]);
 const TIME = /^(\d{4})-(\d\d)-(\d\d)(?:[ T](\d\d):(\d\d)(?::(\d\d)(\.\d+)?)?)?\s*(UTC|Z|[+-]\d\d(?::?\d\d)?)?/;
 
-export const NULL_LABEL = "NULL";
-export const EMPTY_LABEL = "(empty)";
+const NULL_LABEL = "NULL";
+const EMPTY_LABEL = "(empty)";
 
 /** Return the kind of axis that a column needs. */
 export function axisKind(column: Column): AxisKind {
   if (isNumeric(column)) return "number";
   return TIMES.has(column.type) ? "time" : "category";
-}
-
-export function isNumeric(column: Column): boolean {
-  return NUMBERS.has(column.type) || FRACTIONS.has(column.type);
 }
 
 /** Return a cell as a finite number, or null. Digits beyond those of a double are rounded: a chart cannot show them. */

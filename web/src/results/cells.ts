@@ -13,8 +13,8 @@ const NUMERIC = new Set([
   "DECIMAL_TYPE",
 ]);
 
-export function isNumeric(column: Column): boolean {
-  return NUMERIC.has(column.type);
+export function isNumeric({ type }: Pick<Column, "type">): boolean {
+  return NUMERIC.has(type);
 }
 
 /** The whole value as text. Arrays and objects are JSON; `pretty` puts each member on a line of its own. */

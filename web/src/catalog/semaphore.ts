@@ -1,5 +1,5 @@
 /** Runs a limited number of tasks at the same time; the others wait in their order. */
-export class Gate {
+export class Semaphore {
   #free: number;
   readonly #waiting: (() => void)[] = [];
 
