@@ -1,10 +1,10 @@
-import type { InputHTMLAttributes, TargetedEvent, TargetedKeyboardEvent } from "preact";
+import type { ComponentChildren, InputHTMLAttributes, TargetedEvent, TargetedKeyboardEvent } from "preact";
 import { useId } from "preact/hooks";
 import styles from "./controls.module.css";
 
 interface Described {
   label: string;
-  hint?: string;
+  hint?: ComponentChildren;
   /** What is wrong with the value; shown below the input and linked to it. */
   problem?: string;
 }
@@ -19,6 +19,7 @@ interface InputProps {
   disabled?: boolean;
   readonly?: boolean;
   autofocus?: boolean;
+  inputmode?: "numeric";
   /** The id of a `datalist` with suggestions. */
   list?: string;
   onInput?: (event: TargetedEvent<HTMLInputElement>) => void;
@@ -29,13 +30,19 @@ interface TextProps extends Described, InputProps {
   type?: "text" | "password" | "number" | "search" | "date" | "email" | "url";
 }
 
-interface CheckProps {
-  label: string;
+interface CheckProps extends Described {
   name?: string;
   checked?: boolean;
   defaultChecked?: boolean;
   disabled?: boolean;
   onChange?: (event: TargetedEvent<HTMLInputElement>) => void;
+}
+
+interface AreaProps extends Described {
+  value: string;
+  rows: number;
+  placeholder?: string;
+  onInput: (text: string) => void;
 }
 
 type SelectProps = Described & {
@@ -80,6 +87,7 @@ export function SelectField({ label, hint, problem, value, options, onChange, di
         class={styles.input}
         disabled={disabled}
         value={value}
+        aria-invalid={problem !== undefined}
         aria-describedby={hint || problem ? `${id}-about` : undefined}
         onChange={(event) => onChange(event.currentTarget.value)}
       >
@@ -94,17 +102,60 @@ export function SelectField({ label, hint, problem, value, options, onChange, di
   );
 }
 
-/** A labelled check box. */
-export function CheckField({ label, ...input }: CheckProps) {
+/** A labelled text of several lines. */
+export function AreaField({ label, hint, problem, value, rows, placeholder = "", onInput }: AreaProps) {
+  const id = useId();
   return (
-    <label class={styles.check}>
-      <input type="checkbox" {...input} />
-      {label}
-    </label>
+    <div class={styles.field}>
+      <label class={styles.label} for={id}>
+        {label}
+      </label>
+      <textarea
+        id={id}
+        class={styles.input}
+        rows={rows}
+        value={value}
+        placeholder={placeholder}
+        aria-invalid={problem !== undefined}
+        aria-describedby={hint || problem ? `${id}-about` : undefined}
+        onInput={(event) => onInput(event.currentTarget.value)}
+      />
+      <About id={id} hint={hint} problem={problem} />
+    </div>
   );
 }
 
-function About({ id, hint, problem }: { id: string; hint: string | undefined; problem: string | undefined }) {
+/** A labelled check box. */
+export function CheckField({ label, hint, problem, ...input }: CheckProps) {
+  const id = useId();
+  const isDescribed = Boolean(hint || problem);
+  const box = (
+    <label class={styles.check}>
+      <input
+        type="checkbox"
+        aria-invalid={problem === undefined ? undefined : true}
+        aria-describedby={isDescribed ? `${id}-about` : undefined}
+        {...input}
+      />
+      {label}
+    </label>
+  );
+  if (!isDescribed) return box;
+  return (
+    <div class={styles.field}>
+      {box}
+      <About id={id} hint={hint} problem={problem} />
+    </div>
+  );
+}
+
+interface AboutProps {
+  id: string;
+  hint: ComponentChildren;
+  problem: string | undefined;
+}
+
+function About({ id, hint, problem }: AboutProps) {
   if (!hint && !problem) return null;
   return (
     <div id={`${id}-about`}>
