@@ -254,8 +254,7 @@ function bindings(actions: Actions): KeyBinding[] {
   const bind = (key: string, action: () => void): KeyBinding => ({
     key,
     preventDefault: true,
-    run: (view) => {
-      closeCompletion(view);
+    run: () => {
       action();
       return true;
     },
