@@ -13,14 +13,10 @@ interface AdminPage {
   Page: ComponentType;
 }
 
-const ConnectorsPage = lazy(() => import("./ConnectorsPage.tsx").then((module) => module.ConnectorsPage));
 const StatementsPage = lazy(() => import("./StatementsPage.tsx").then((module) => module.StatementsPage));
 
 /** The pages for administrators, in the order in which they are listed. */
-const PAGES: readonly AdminPage[] = [
-  { key: "statements", label: "Statements", Page: StatementsPage },
-  { key: "connectors", label: "Connectors", Page: ConnectorsPage },
-];
+const PAGES: readonly AdminPage[] = [{ key: "statements", label: "Statements", Page: StatementsPage }];
 
 /** The pages for administrators. The server checks the right too, in each call. */
 export function AdminView({ page }: { page?: string }) {

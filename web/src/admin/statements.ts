@@ -1,5 +1,7 @@
 /** The statements of all users: filters, texts, and which of them can be stopped (Contract platform 7.9). */
+
 import { api, data, type Schemas } from "../api/client.ts";
+import { STATE_TEXTS } from "../queries/states.ts";
 
 export type Statement = Schemas["AdminStatement"];
 export type Details = Schemas["AdminStatementResponse"];
@@ -22,18 +24,6 @@ export interface StatementPage {
 
 export const PAGE_SIZE = 100;
 export const EVERYTHING_ACTIVE: Filters = { user: "", connector: "", state: "active", olderThanS: 0 };
-
-export const STATE_TEXTS: Record<State, string> = {
-  waiting: "Waiting",
-  running: "Running",
-  available: "Done",
-  success: "Done",
-  failed: "Failed",
-  canceled: "Canceled",
-  timed_out: "Timed out",
-  expired: "Expired",
-  closed: "Closed",
-};
 
 /** `available` has rows, `success` has none. */
 export const STATE_CHOICES: ReadonlyArray<{ value: StateChoice; label: string }> = [

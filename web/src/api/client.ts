@@ -27,7 +27,7 @@ api.use(authorization);
 
 type Body<R> = R extends { data?: infer D } ? NonNullable<D> : never;
 /** The members of a union of bodies that mean success: those whose `status` may be 0, and those without `status`. */
-export type Success<B> = B extends { status: infer S } ? (0 extends S ? B : never) : B;
+type Success<B> = B extends { status: infer S } ? (0 extends S ? B : never) : B;
 
 /** Return the body of a successful response. Throws ApiError; an abort by the caller is passed on as it is. */
 export async function data<T extends Record<string | number, unknown>, O, M extends `${string}/${string}`>(

@@ -69,25 +69,13 @@ export function Shell({ children }: { children: ComponentChildren }) {
           </a>
         ))}
         <div class={styles.end}>
-          <button
-            type="button"
-            class={styles.link}
-            onClick={nextTheme}
-            aria-label="Theme"
-            title={`Theme: ${theme.value}`}
-          >
+          <button type="button" class={styles.link} onClick={nextTheme} title={`Theme: ${theme.value}`}>
             <ThemeIcon size={ICON_PX} aria-hidden />
-            <span class={styles.word}>Theme</span>
+            Theme
           </button>
-          <button
-            type="button"
-            class={styles.link}
-            aria-label="Log out"
-            title="Log out"
-            onClick={() => void session.end()}
-          >
+          <button type="button" class={styles.link} onClick={() => void session.end()}>
             <LogOut size={ICON_PX} aria-hidden />
-            <span class={styles.word}>Log out</span>
+            Log out
           </button>
         </div>
       </nav>

@@ -1,7 +1,7 @@
 /** What the server's own tokens say about themselves (Contract platform 3.3). The server checks them, not the page. */
 import { isRecord } from "../api/errors.ts";
 
-export interface Claims {
+interface Claims {
   userId: number;
   /** Seconds from the issue of the token to its expiry. */
   lifeS: number;

@@ -8,26 +8,25 @@ const SHORTCUTS: ReadonlyArray<readonly [keys: string, effect: string]> = [
   [`${modKey}+Shift+Enter`, "Run all statements in order"],
   [`${modKey}+.`, "Stop the statement"],
   [`${modKey}+Space`, "Complete the word"],
-  ["Tab or Enter", "Accept the selected completion"],
+  ["Tab or Enter", "Take the selected completion"],
   [`${modKey}+Shift+F`, "Format the selection, or the whole text"],
   [`${modKey}+Shift+E`, "Explain the statement"],
   [`${modKey}+S`, "Save as a query"],
-  [`${modKey}+/`, "Comment or uncomment lines"],
+  [`${modKey}+/`, "Comment lines, or remove the comment"],
   [`${modKey}+F`, "Find and replace"],
   [`${modKey}+Z, ${modKey}+Y`, "Undo, redo"],
   ["F8", "Go to the error"],
   ["Alt+Shift+N", "New tab"],
   ["Alt+Page Up, Alt+Page Down", "Previous tab, next tab"],
-  ["Escape, then Tab", "Leave the editor with the keyboard"],
-  ["F1", "Show this list"],
+  ["Escape, then Tab", "Leave the text"],
+  ["F1", "This list"],
 ];
 
 /** The keyboard shortcuts and the parameters of statements. */
 export function HelpDialog({ onClose }: { onClose: () => void }) {
   return (
     <Dialog title="Editor help" onClose={onClose}>
-      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: the dialog scrolls with the keyboard on a phone */}
-      <dl class={styles.shortcuts} tabIndex={0} aria-label="Keyboard shortcuts">
+      <dl class={styles.shortcuts}>
         {SHORTCUTS.map(([keys, effect]) => (
           <div key={keys}>
             <dt>
@@ -39,8 +38,9 @@ export function HelpDialog({ onClose }: { onClose: () => void }) {
       </dl>
       <h3>Parameters</h3>
       <p>
-        A marker <code>:name</code> gets a value that is sent separately from the text. <code>${"{name}"}</code> and{" "}
-        <code>${"{name=default}"}</code> are replaced in the text itself, so they can also stand for table names.
+        <code>:name</code> is replaced by a value, which the data source gets apart from the text.{" "}
+        <code>${"{name}"}</code> and <code>${"{name=default}"}</code> are replaced in the text itself, so they can also
+        be names of tables.
       </p>
     </Dialog>
   );

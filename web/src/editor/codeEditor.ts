@@ -229,13 +229,7 @@ function basics(): Extension {
     statementField,
     language.of([]),
     isNarrow.peek() ? EditorView.lineWrapping : [],
-    EditorView.contentAttributes.of({
-      "aria-label": "Statement",
-      spellcheck: "false",
-      autocapitalize: "off",
-      // An editable element can take the focus anyway; the scroller around it needs a child that says so.
-      tabindex: "0",
-    }),
+    EditorView.contentAttributes.of({ "aria-label": "Statement", spellcheck: "false", autocapitalize: "off" }),
     keymap.of([
       { key: "Tab", run: acceptCompletion },
       ...closeBracketsKeymap,

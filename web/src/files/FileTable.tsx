@@ -108,10 +108,7 @@ function Head({ listing, selection, onSort }: Pick<Props, "listing" | "selection
             type="checkbox"
             aria-label="Select all"
             checked={hasSome && !isPart}
-            ref={(element) => {
-              // After a click the browser has cleared it, although the property of the component is the same.
-              if (element) element.indeterminate = isPart;
-            }}
+            indeterminate={isPart}
             onChange={toggle}
           />
         </div>

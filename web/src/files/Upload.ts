@@ -1,7 +1,8 @@
 /** One file that is sent to a store in parts. A cut of the connection delays it; a reload of the page detaches it. */
 import { computed, signal } from "@preact/signals";
-import { api, data } from "../api/client.ts";
+import { api, CALL_TIMEOUT_MS, data } from "../api/client.ts";
 import { ApiError, asApiError, isTemporary } from "../api/errors.ts";
+import { within } from "../api/timeouts.ts";
 import { allParts, arrivedBytes, newUuid, type PartPlan, pauseMs, planOf, rangeOf, sha256 } from "./parts.ts";
 
 /**
@@ -22,7 +23,6 @@ export interface UploadRecord {
 }
 
 const PARTS_AT_ONCE = 2;
-const CALL_TIMEOUT_MS = 60_000;
 /** A part of 5 MiB takes this long at 17 KiB/s. */
 const PART_TIMEOUT_MS = 300_000;
 
@@ -226,10 +226,6 @@ export class Upload {
 /** Return whether the server does not know the upload, which has expired or never arrived. */
 function isUnknown(caught: unknown): boolean {
   return caught instanceof ApiError && caught.code === "upload_not_found";
-}
-
-function within(signal: AbortSignal, timeoutMs = CALL_TIMEOUT_MS): AbortSignal {
-  return AbortSignal.any([signal, AbortSignal.timeout(timeoutMs)]);
 }
 
 /** Return the form of a part: the fields first, since the server reads the body as a stream. */

@@ -3,7 +3,7 @@ import { ApiError } from "../api/errors.ts";
 import { createDirectory } from "./changes.ts";
 import { join } from "./paths.ts";
 
-export interface FileGroup {
+interface FileGroup {
   directory: string;
   files: readonly File[];
 }

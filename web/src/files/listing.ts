@@ -3,12 +3,13 @@ import { signal } from "@preact/signals";
 import { useEffect, useMemo, useRef } from "preact/hooks";
 import { api, data, type Schemas } from "../api/client.ts";
 import { isAbort } from "../api/errors.ts";
+import { within } from "../api/timeouts.ts";
 import { dateText } from "../ui/texts.ts";
 
 export type Entry = Schemas["FlatFileEntry"];
 export type SortKey = "name" | "type" | "mtime" | "size" | "user" | "group";
 
-export interface ListingQuery {
+interface ListingQuery {
   path: string;
   sortby: SortKey;
   descending: boolean;
@@ -95,7 +96,7 @@ export class Listing {
   }
 
   async #fetch(page: number): Promise<readonly Entry[]> {
-    const signal = AbortSignal.any([this.#ended.signal, AbortSignal.timeout(CALL_TIMEOUT_MS)]);
+    const signal = within(this.#ended.signal, CALL_TIMEOUT_MS);
     const query = { ...this.query, pagenum: page + 1, pagesize: PAGE_ENTRIES };
     const listed = await data(api.GET("/api/v1/storage/list", { params: { query }, signal }));
     this.#pages.set(page, listed.files);

@@ -1,6 +1,6 @@
 /** Changes of entries that may take long: they are followed until their end, and may fail for single entries. */
 import { effect, signal } from "@preact/signals";
-import { api, data } from "../api/client.ts";
+import { api, CALL_TIMEOUT_MS, data } from "../api/client.ts";
 import { ApiError, asApiError, isRecord, isTemporary } from "../api/errors.ts";
 import { session } from "../app/session.ts";
 import { notify } from "../ui/Toasts.tsx";
@@ -24,7 +24,6 @@ export interface Operation {
 /** The server answers with an operation to follow if the change takes longer. */
 export const WAIT_S = 2;
 const POLL_MS = 700;
-const CALL_TIMEOUT_MS = 60_000;
 
 export const operations = signal<readonly Operation[]>([]);
 let lastKey = 0;

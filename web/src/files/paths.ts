@@ -1,7 +1,7 @@
 /** Paths of stores, in the normal form of the server (Contract storage 2.2): `/user/ana`, `s3a://bucket/key`, `file:///a`. */
 import { at } from "../app/prefix.ts";
 
-export interface Crumb {
+interface Crumb {
   path: string;
   label: string;
 }
@@ -14,7 +14,7 @@ export function rootOf(path: string): string {
 }
 
 /** Return the names below the root, from the top. */
-export function segmentsOf(path: string): readonly string[] {
+function segmentsOf(path: string): readonly string[] {
   return path
     .slice(rootOf(path).length)
     .split("/")

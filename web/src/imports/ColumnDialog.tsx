@@ -2,6 +2,7 @@ import { Button } from "../ui/Button.tsx";
 import { Dialog } from "../ui/Dialog.tsx";
 import { CheckField, TextField } from "../ui/Field.tsx";
 import type { ColumnEdit, EditedColumn } from "./columns.ts";
+import { NullWordsField } from "./NullWordsField.tsx";
 
 interface Props {
   column: EditedColumn;
@@ -28,12 +29,7 @@ export function ColumnDialog({ column, onEdit, onClose }: Props) {
         value={column.format}
         onInput={(event) => onEdit({ format: event.currentTarget.value })}
       />
-      <TextField
-        label="Words for NULL"
-        hint="With commas between them: NA, -"
-        value={column.nullWords}
-        onInput={(event) => onEdit({ nullWords: event.currentTarget.value })}
-      />
+      <NullWordsField value={column.nullWords} onChange={(nullWords) => onEdit({ nullWords })} />
       <CheckField
         label="A value is required (NOT NULL); rows without one are rejected"
         checked={column.isRequired}

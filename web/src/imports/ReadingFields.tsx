@@ -1,5 +1,6 @@
 import { CheckField, SelectField, TextField } from "../ui/Field.tsx";
 import styles from "./DraftForm.module.css";
+import { NullWordsField } from "./NullWordsField.tsx";
 import {
   ENCODING_OPTIONS,
   hasRecords,
@@ -27,7 +28,7 @@ export function ReadingFields({ metadata, reading, hasHeader, onChange }: Props)
   if (hasRecords(reading.fileType)) return null;
   return (
     <fieldset class={styles.group}>
-      <legend>File format</legend>
+      <legend>Form of the file</legend>
       {"sheet_names" in metadata ? (
         <SelectField
           label="Sheet"
@@ -43,7 +44,7 @@ export function ReadingFields({ metadata, reading, hasHeader, onChange }: Props)
         onChange={(event) => onChange({ hasHeader: event.currentTarget.checked })}
       />
       <details class={styles.more}>
-        <summary>More options</summary>
+        <summary>More about the form</summary>
         <MoreFields reading={reading} onChange={onChange} />
       </details>
     </fieldset>
@@ -106,12 +107,10 @@ function MoreFields({ reading, onChange }: FieldsProps) {
         options={NUMBER_FORMAT_OPTIONS}
         onChange={(numberFormat) => onChange({ numberFormat })}
       />
-      <TextField
-        label="Words for NULL"
-        placeholder="detected"
-        hint="With commas between them: NA, -"
+      <NullWordsField
         value={reading.nullWords}
-        onInput={(event) => onChange({ nullWords: event.currentTarget.value })}
+        placeholder="detected"
+        onChange={(nullWords) => onChange({ nullWords })}
       />
       <TextField
         label="Lines above the table"

@@ -2,7 +2,7 @@
 import type { Schemas } from "../api/client.ts";
 import { nullWordsOf, type PreviewColumn } from "./reading.ts";
 
-export type ImportColumn = Schemas["ImportColumn"];
+type ImportColumn = Schemas["ImportColumn"];
 
 /** What the user changed in a column. Absent members stay as in the preview. */
 export interface ColumnEdit {

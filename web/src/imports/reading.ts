@@ -2,11 +2,11 @@
 import type { Schemas } from "../api/client.ts";
 import type { paths } from "../api/schema.d.ts";
 
-export type PreviewQuery = paths["/api/v1/importer/file/preview"]["get"]["parameters"]["query"];
+type PreviewQuery = paths["/api/v1/importer/file/preview"]["get"]["parameters"]["query"];
 export type Metadata = Schemas["DelimitedMetadata"] | Schemas["ExcelMetadata"] | Schemas["RecordsMetadata"];
 export type Preview = Schemas["Preview"];
 export type PreviewColumn = Schemas["PreviewColumn"];
-export type FileType = Preview["type"];
+type FileType = Preview["type"];
 type Encoding = NonNullable<PreviewQuery["encoding"]>;
 type NumberFormat = NonNullable<PreviewQuery["number_format"]>;
 
@@ -90,8 +90,8 @@ export const SEPARATOR_OPTIONS = [
   { value: ",", label: "Comma  ," },
   { value: "\t", label: "Tab" },
   { value: ";", label: "Semicolon  ;" },
-  { value: "|", label: "Pipe  |" },
-  { value: " ", label: "Space" },
+  { value: "|", label: "Bar  |" },
+  { value: " ", label: "Blank" },
   { value: ":", label: "Colon  :" },
   { value: "^", label: "Caret  ^" },
   { value: "~", label: "Tilde  ~" },
@@ -161,7 +161,7 @@ export function withSeparator(reading: Reading, separator: string): Reading {
   return { ...reading, separator, fileType: separator === "," ? "csv" : isTab ? "tsv" : "delimiter_format" };
 }
 
-export type ReadingQuery = Omit<PreviewQuery, "connector" | "sql_dialect" | "null_words"> & {
+type ReadingQuery = Omit<PreviewQuery, "connector" | "sql_dialect" | "null_words"> & {
   null_words?: string[];
 };
 

@@ -1,5 +1,6 @@
 /** The importer calls that look into a file and start an import (Contract importer 4 to 7, 13). Reject with ApiError. */
 import { api, CALL_TIMEOUT_MS, data, type Schemas } from "../api/client.ts";
+import { within } from "../api/timeouts.ts";
 import { type Metadata, type Preview, type Reading, readingQuery, type Source } from "./reading.ts";
 
 /** A file as it is read with some reading: whether its first row is the header, and its columns and first rows. */
@@ -62,5 +63,5 @@ export async function execute(connector: string, statement: string, database: st
 
 function limited(signal: AbortSignal): AbortSignal {
   // A workbook is read as a whole, for which the server allows 60 s.
-  return AbortSignal.any([signal, AbortSignal.timeout(2 * CALL_TIMEOUT_MS)]);
+  return within(signal, 2 * CALL_TIMEOUT_MS);
 }

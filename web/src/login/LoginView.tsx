@@ -46,22 +46,19 @@ function Ways({ options: { password, issuer } }: { options: Schemas["LoginOption
       </>
     );
   }
-  const choice = (
-    <CheckField
-      label="Stay logged in on this device"
-      checked={remember}
-      onChange={(event) => setRemember(event.currentTarget.checked)}
-    />
-  );
   return (
     <>
-      {password ? <PasswordForm remember={remember}>{issuer ? null : choice}</PasswordForm> : null}
+      {password ? <PasswordForm remember={remember} /> : null}
       {password && issuer ? <div class={styles.or}>or</div> : null}
       {issuer ? (
         <IssuerButton name={issuer.name} remember={remember} target={url} kind={password ? "normal" : "primary"} />
       ) : null}
       <div class={styles.choices}>
-        {password && !issuer ? null : choice}
+        <CheckField
+          label="Stay logged in on this device"
+          checked={remember}
+          onChange={(event) => setRemember(event.currentTarget.checked)}
+        />
         <Button kind="quiet" onClick={() => setByToken(true)}>
           Use an API token
         </Button>

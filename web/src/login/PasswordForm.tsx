@@ -1,4 +1,3 @@
-import type { ComponentChildren } from "preact";
 import { api, data } from "../api/client.ts";
 import { type Login, OWN_PAGE } from "../app/session.ts";
 import { Button } from "../ui/Button.tsx";
@@ -7,13 +6,7 @@ import { LoginProblem } from "./LoginCard.tsx";
 import styles from "./LoginView.module.css";
 import { fieldOf, useLogin } from "./useLogin.ts";
 
-interface Props {
-  remember: boolean;
-  /** Shown above the button. */
-  children?: ComponentChildren;
-}
-
-export function PasswordForm({ remember, children }: Props) {
+export function PasswordForm({ remember }: { remember: boolean }) {
   const { form, problem, isBusy, logIn } = useLogin("user name or password");
   const submit = (event: SubmitEvent) => {
     event.preventDefault();
@@ -24,7 +17,6 @@ export function PasswordForm({ remember, children }: Props) {
     <form ref={form} class={styles.form} onSubmit={submit}>
       <TextField label="User name" name="username" autocomplete="username" required />
       <TextField label="Password" name="password" type="password" autocomplete="current-password" required />
-      {children}
       {problem ? <LoginProblem text={problem} /> : null}
       <Button kind="primary" type="submit" disabled={isBusy}>
         Log in

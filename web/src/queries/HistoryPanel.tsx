@@ -16,6 +16,7 @@ import { statementOf } from "./open.ts";
 import styles from "./queries.module.css";
 import { type Draft, SaveDialog } from "./SaveDialog.tsx";
 import { ShareDialog } from "./ShareDialog.tsx";
+import { STATE_TEXTS } from "./states.ts";
 import { usePages } from "./usePages.ts";
 import { VirtualList } from "./VirtualList.tsx";
 
@@ -26,17 +27,6 @@ const PAGE = 50;
 const ROW_PX = 62;
 /** A list has at most so many characters of a statement, and one more if it is longer. */
 const CUT = 1000;
-const STATES: Record<Entry["data"]["state"], string> = {
-  waiting: "Waiting",
-  running: "Running",
-  available: "Done",
-  success: "Done",
-  failed: "Failed",
-  canceled: "Canceled",
-  timed_out: "Timed out",
-  expired: "Expired",
-  closed: "Closed",
-};
 
 /** The statements of the user, newest first, with search. */
 export function HistoryPanel() {
@@ -138,7 +128,7 @@ function HistoryRow({ entry, onDo }: { entry: Entry; onDo: (doing: Doing) => voi
   return (
     <>
       <span class={styles.state} data-state={run.status}>
-        {STATES[run.state]}
+        {STATE_TEXTS[run.state]}
       </span>
       <div class={styles.main}>
         <button type="button" class={`${styles.open} ${styles.statement}`} onClick={open}>

@@ -9,7 +9,7 @@ import { EmptyState, ErrorMessage, Loading } from "../ui/States.tsx";
 import { notify } from "../ui/Toasts.tsx";
 import { dateText } from "../ui/texts.ts";
 import { useAction } from "../ui/useAction.ts";
-import { useLoaded } from "../ui/useLoaded.ts";
+import { type Loaded, useLoaded } from "../ui/useLoaded.ts";
 import { type Grantee, getDocument, grantDocument, type Permission } from "./documents.ts";
 import { GranteeField } from "./GranteeField.tsx";
 import styles from "./queries.module.css";
@@ -41,7 +41,7 @@ export function ShareDialog({ subject, onClose }: Props) {
 }
 
 function ResultShares({ operationId, title, onClose }: { operationId: string; title: string; onClose: () => void }) {
-  const { value, problem, reload } = useLoaded(operationId, (signal) => sharesOf(operationId, signal));
+  const shared = useLoaded(operationId, (signal) => sharesOf(operationId, signal));
   const [to, setTo] = useState(NO_ONE);
   const [text, setText] = useState(title.slice(0, 200));
   const [day, setDay] = useState("");
@@ -51,14 +51,14 @@ function ResultShares({ operationId, title, onClose }: { operationId: string; ti
       await shareResult(operationId, { ...to, name: to.name.trim() }, text, day);
       notify(`Shared with ${to.name.trim()}. Send the link.`);
       setTo({ ...to, name: "" });
-      reload();
+      shared.reload();
     });
   const end = (one: Grantee | null) =>
     action.run(async () => {
       await revokeShare(operationId, one);
-      reload();
+      shared.reload();
     });
-  const shares = value?.shares ?? [];
+  const shares = shared.value?.shares ?? [];
   return (
     <Dialog title="Share the result" onClose={onClose} actions={<Button onClick={onClose}>Done</Button>}>
       <LinkField link={linkOf(operationId)} />
@@ -73,11 +73,7 @@ function ResultShares({ operationId, title, onClose }: { operationId: string; ti
         />
       </ShareForm>
       {action.problem ? <ErrorMessage problem={action.problem} /> : null}
-      <h3>Shared with</h3>
-      {problem ? <ErrorMessage problem={problem} onRetry={reload} /> : null}
-      {value === null && !problem ? <Loading /> : null}
-      {value !== null && shares.length === 0 ? <EmptyState title="Not shared yet" /> : null}
-      <ul class={styles.shares}>
+      <SharedWith list={shared} isEmpty={shares.length === 0}>
         {shares.map((one) => (
           <li key={`${one.user} ${one.group}`}>
             <GranteeName {...granteeOf(one)} />
@@ -87,7 +83,7 @@ function ResultShares({ operationId, title, onClose }: { operationId: string; ti
             </Button>
           </li>
         ))}
-      </ul>
+      </SharedWith>
       {shares.length > 1 ? (
         <Button kind="danger" disabled={action.isBusy} onClick={() => end(null)}>
           End all shares
@@ -102,7 +98,7 @@ function granteeOf(share: Pick<Share, "user" | "group">): Grantee {
 }
 
 function DocumentShares({ uuid, name, onClose }: { uuid: string; name: string; onClose: () => void }) {
-  const { value, problem, reload } = useLoaded(uuid, (signal) => getDocument(uuid, signal));
+  const shared = useLoaded(uuid, (signal) => getDocument(uuid, signal));
   const [to, setTo] = useState(NO_ONE);
   const [permission, setPermission] = useState<Permission>("run");
   const action = useAction();
@@ -110,9 +106,9 @@ function DocumentShares({ uuid, name, onClose }: { uuid: string; name: string; o
     action.run(async () => {
       await grantDocument(uuid, { ...one, name: one.name.trim() }, what);
       if (one === to) setTo({ ...to, name: "" });
-      reload();
+      shared.reload();
     });
-  const grants = value?.grants ?? [];
+  const grants = shared.value?.grants ?? [];
   return (
     <Dialog title={`Share “${name}”`} onClose={onClose} actions={<Button onClick={onClose}>Done</Button>}>
       <ShareForm to={to} isBusy={action.isBusy} onChange={setTo} onShare={() => grant(to, permission)}>
@@ -120,11 +116,7 @@ function DocumentShares({ uuid, name, onClose }: { uuid: string; name: string; o
       </ShareForm>
       <p class={styles.soft}>A shared query gives no right to its data: others run it with their own rights.</p>
       {action.problem ? <ErrorMessage problem={action.problem} /> : null}
-      <h3>Shared with</h3>
-      {problem ? <ErrorMessage problem={problem} onRetry={reload} /> : null}
-      {value === null && !problem ? <Loading /> : null}
-      {value !== null && grants.length === 0 ? <EmptyState title="Not shared yet" /> : null}
-      <ul class={styles.shares}>
+      <SharedWith list={shared} isEmpty={grants.length === 0}>
         {grants.map((one) => (
           <li key={`${one.user} ${one.group}`}>
             <GranteeName {...granteeOf(one)} />
@@ -138,8 +130,27 @@ function DocumentShares({ uuid, name, onClose }: { uuid: string; name: string; o
             </Button>
           </li>
         ))}
-      </ul>
+      </SharedWith>
     </Dialog>
+  );
+}
+
+interface SharedWithProps {
+  list: Loaded<unknown>;
+  isEmpty: boolean;
+  /** Items of a list. */
+  children: ComponentChildren;
+}
+
+function SharedWith({ list: { value, problem, reload }, isEmpty, children }: SharedWithProps) {
+  return (
+    <>
+      <h3>Shared with</h3>
+      {problem ? <ErrorMessage problem={problem} onRetry={reload} /> : null}
+      {value === null && !problem ? <Loading /> : null}
+      {value !== null && isEmpty ? <EmptyState title="Not shared yet" /> : null}
+      <ul class={styles.shares}>{children}</ul>
+    </>
   );
 }
 

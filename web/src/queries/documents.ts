@@ -5,7 +5,7 @@ export type Document = Schemas["Document"];
 export type Entry = Schemas["DocumentEntry"];
 export type Parameter = Schemas["DocumentParameter"];
 export type Version = Schemas["DocumentVersion"];
-export type VersionEntry = Schemas["DocumentVersionEntry"];
+type VersionEntry = Schemas["DocumentVersionEntry"];
 /** `none` revokes. */
 export type Permission = Schemas["GrantFields"]["permission"];
 export interface Grantee {

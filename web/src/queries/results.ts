@@ -3,7 +3,7 @@ import { api, data, type Schemas } from "../api/client.ts";
 import { at } from "../app/prefix.ts";
 import type { Grantee } from "./documents.ts";
 
-export type Shares = Schemas["SharesResponse"];
+type Shares = Schemas["SharesResponse"];
 export type Share = Schemas["Share"];
 export type SharedResult = Schemas["SharedResultEntry"];
 

@@ -3,7 +3,6 @@ import { startDownload } from "../app/download.ts";
 import { Menu } from "../ui/Menu.tsx";
 import { notify, notifyProblem } from "../ui/Toasts.tsx";
 import type { Execution } from "./execution.ts";
-import styles from "./ResultPanel.module.css";
 import type { RowSource } from "./rows.ts";
 
 /** The formats of Contract editor 8.2. */
@@ -28,7 +27,7 @@ export function DownloadMenu({ execution }: { execution: Execution }) {
       items={FORMATS.map(({ format, label }) => ({ label, onSelect: () => void download(rows, format) }))}
     >
       <Download size={16} aria-hidden />
-      <span class={styles.word}>Download</span>
+      Download
     </Menu>
   );
 }
@@ -40,7 +39,7 @@ async function download(rows: RowSource, format: string): Promise<void> {
   if (rows.truncation.value !== null) query.set("allow_truncated", "true");
   try {
     await startDownload(`/api/v1/editor/download/${rows.operationId}?${query}`);
-    if (rows.truncation.value !== null) notify("The file contains only the stored rows: the result was truncated.");
+    if (rows.truncation.value !== null) notify("The file has the stored rows only: the result was cut.");
   } catch (problem) {
     notifyProblem(problem);
   }

@@ -7,7 +7,6 @@ import { copyText } from "../ui/clipboard.ts";
 import { DownloadMenu } from "./DownloadMenu.tsx";
 import { ExportDialog } from "./ExportDialog.tsx";
 import type { Execution } from "./execution.ts";
-import styles from "./ResultPanel.module.css";
 
 interface Props {
   execution: Execution;
@@ -25,19 +24,19 @@ export function ResultActions({ execution, isShared = false }: Props) {
   return (
     <>
       <DownloadMenu execution={execution} />
-      <Button kind="quiet" onClick={() => setOpen("export")} aria-label="Export" title="Export">
+      <Button kind="quiet" onClick={() => setOpen("export")}>
         <HardDriveDownload size={16} aria-hidden />
-        <span class={styles.word}>Export</span>
+        Export
       </Button>
       {isShared ? null : (
-        <Button kind="quiet" onClick={() => setOpen("share")} aria-label="Share" title="Share">
+        <Button kind="quiet" onClick={() => setOpen("share")}>
           <Share2 size={16} aria-hidden />
-          <span class={styles.word}>Share</span>
+          Share
         </Button>
       )}
       <IconButton
         label="Copy the link of the result"
-        onClick={() => void copyText(linkOf(operationId), "Link copied.")}
+        onClick={() => void copyText(linkOf(operationId), "The link is in the clipboard.")}
       >
         <Link size={16} aria-hidden />
       </IconButton>

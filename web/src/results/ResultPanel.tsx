@@ -3,10 +3,10 @@ import { lazy } from "preact-iso";
 import { Button } from "../ui/Button.tsx";
 import { EmptyState, ErrorMessage, Loading } from "../ui/States.tsx";
 import { Tabs } from "../ui/Tabs.tsx";
+import { rowsText } from "../ui/texts.ts";
 import type { Execution } from "./execution.ts";
 import { Grid } from "./Grid.tsx";
 import { LogPanel } from "./LogPanel.tsx";
-import { rowsText } from "./numbers.ts";
 import { ResultActions } from "./ResultActions.tsx";
 import styles from "./ResultPanel.module.css";
 import type { RowSource } from "./rows.ts";
@@ -68,7 +68,7 @@ function Rows({ execution }: { execution: Execution }) {
   if (rows !== null) return <RowsOf source={rows} />;
   if (execution.error.value !== null) return null;
   if (execution.isActive.value) return <Loading label={LABELS[execution.state.value] ?? "Running"} />;
-  return <EmptyState title="The statement returned no rows.">{execution.status.value?.message}</EmptyState>;
+  return <EmptyState title="The statement has no rows.">{execution.status.value?.message}</EmptyState>;
 }
 
 function RowsOf({ source }: { source: RowSource }) {
@@ -88,7 +88,7 @@ function Failure({ execution, onRunAgain }: Pick<Props, "execution" | "onRunAgai
   const state = execution.state.value;
   if (error === null) return null;
   const place = [
-    error.statementId === null ? "" : `Statement ${error.statementId + 1}`,
+    error.statementId === null ? "" : `statement ${error.statementId + 1}`,
     error.line === null ? "" : `line ${error.line}`,
     error.column === null ? "" : `column ${error.column}`,
   ].filter(Boolean);

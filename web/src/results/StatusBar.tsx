@@ -1,8 +1,8 @@
 import { CircleCheck, CircleX, Hourglass, LoaderCircle, Square } from "lucide-preact";
 import { Button } from "../ui/Button.tsx";
 import { notifyProblem } from "../ui/Toasts.tsx";
+import { durationText, rowsText } from "../ui/texts.ts";
 import type { Execution } from "./execution.ts";
-import { durationText, rowsText } from "./numbers.ts";
 import styles from "./ResultPanel.module.css";
 
 /** State, time and number of rows of a statement, and the button that cancels it. */

@@ -4,7 +4,7 @@ import styles from "./controls.module.css";
 
 interface Described {
   label: string;
-  hint?: ComponentChildren;
+  hint?: string;
   /** What is wrong with the value; shown below the input and linked to it. */
   problem?: string;
 }
@@ -19,7 +19,6 @@ interface InputProps {
   disabled?: boolean;
   readonly?: boolean;
   autofocus?: boolean;
-  inputmode?: "numeric";
   /** The id of a `datalist` with suggestions. */
   list?: string;
   onInput?: (event: TargetedEvent<HTMLInputElement>) => void;
@@ -30,19 +29,13 @@ interface TextProps extends Described, InputProps {
   type?: "text" | "password" | "number" | "search" | "date" | "email" | "url";
 }
 
-interface CheckProps extends Described {
+interface CheckProps {
+  label: string;
   name?: string;
   checked?: boolean;
   defaultChecked?: boolean;
   disabled?: boolean;
   onChange?: (event: TargetedEvent<HTMLInputElement>) => void;
-}
-
-interface AreaProps extends Described {
-  value: string;
-  rows: number;
-  placeholder?: string;
-  onInput: (text: string) => void;
 }
 
 type SelectProps = Described & {
@@ -58,10 +51,7 @@ export function TextField({ label, hint, problem, type = "text", ...rest }: Text
   // Preact's types list the permitted roles of each input type, and cannot match a type that is known at run time only.
   const input = { ...rest, type } as InputHTMLAttributes;
   return (
-    <div class={styles.field}>
-      <label class={styles.label} for={id}>
-        {label}
-      </label>
+    <Labelled {...{ id, label, hint, problem }}>
       <input
         id={id}
         class={styles.input}
@@ -69,8 +59,7 @@ export function TextField({ label, hint, problem, type = "text", ...rest }: Text
         aria-describedby={hint || problem ? `${id}-about` : undefined}
         {...input}
       />
-      <About id={id} hint={hint} problem={problem} />
-    </div>
+    </Labelled>
   );
 }
 
@@ -78,10 +67,7 @@ export function TextField({ label, hint, problem, type = "text", ...rest }: Text
 export function SelectField({ label, hint, problem, value, options, onChange, disabled = false }: SelectProps) {
   const id = useId();
   return (
-    <div class={styles.field}>
-      <label class={styles.label} for={id}>
-        {label}
-      </label>
+    <Labelled {...{ id, label, hint, problem }}>
       <select
         id={id}
         class={styles.input}
@@ -97,70 +83,43 @@ export function SelectField({ label, hint, problem, value, options, onChange, di
           </option>
         ))}
       </select>
-      <About id={id} hint={hint} problem={problem} />
-    </div>
+    </Labelled>
   );
 }
 
-/** A labelled text of several lines. */
-export function AreaField({ label, hint, problem, value, rows, placeholder = "", onInput }: AreaProps) {
-  const id = useId();
+/** A labelled check box. */
+export function CheckField({ label, ...input }: CheckProps) {
+  return (
+    <label class={styles.check}>
+      <input type="checkbox" {...input} />
+      {label}
+    </label>
+  );
+}
+
+interface LabelledProps {
+  /** The id of the control; the texts below it have the id with `-about`. */
+  id: string;
+  label: string;
+  hint: string | undefined;
+  problem: string | undefined;
+  children: ComponentChildren;
+}
+
+/** A control below its label, and above its hint and what is wrong with its value. */
+function Labelled({ id, label, hint, problem, children }: LabelledProps) {
   return (
     <div class={styles.field}>
       <label class={styles.label} for={id}>
         {label}
       </label>
-      <textarea
-        id={id}
-        class={styles.input}
-        rows={rows}
-        value={value}
-        placeholder={placeholder}
-        aria-invalid={problem !== undefined}
-        aria-describedby={hint || problem ? `${id}-about` : undefined}
-        onInput={(event) => onInput(event.currentTarget.value)}
-      />
-      <About id={id} hint={hint} problem={problem} />
-    </div>
-  );
-}
-
-/** A labelled check box. */
-export function CheckField({ label, hint, problem, ...input }: CheckProps) {
-  const id = useId();
-  const isDescribed = Boolean(hint || problem);
-  const box = (
-    <label class={styles.check}>
-      <input
-        type="checkbox"
-        aria-invalid={problem === undefined ? undefined : true}
-        aria-describedby={isDescribed ? `${id}-about` : undefined}
-        {...input}
-      />
-      {label}
-    </label>
-  );
-  if (!isDescribed) return box;
-  return (
-    <div class={styles.field}>
-      {box}
-      <About id={id} hint={hint} problem={problem} />
-    </div>
-  );
-}
-
-interface AboutProps {
-  id: string;
-  hint: ComponentChildren;
-  problem: string | undefined;
-}
-
-function About({ id, hint, problem }: AboutProps) {
-  if (!hint && !problem) return null;
-  return (
-    <div id={`${id}-about`}>
-      {hint ? <div class={styles.hint}>{hint}</div> : null}
-      {problem ? <div class={styles.problem}>{problem}</div> : null}
+      {children}
+      {hint || problem ? (
+        <div id={`${id}-about`}>
+          {hint ? <div class={styles.hint}>{hint}</div> : null}
+          {problem ? <div class={styles.problem}>{problem}</div> : null}
+        </div>
+      ) : null}
     </div>
   );
 }

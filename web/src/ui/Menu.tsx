@@ -1,4 +1,3 @@
-import { ChevronDown } from "lucide-preact";
 import type { ComponentChildren, TargetedKeyboardEvent } from "preact";
 import { useId, useRef, useState } from "preact/hooks";
 import { Button, IconButton } from "./Button.tsx";
@@ -40,10 +39,7 @@ export function Menu({ label, items, children, hasLabel = false }: Props) {
   return (
     <span ref={root}>
       {hasLabel ? (
-        <Button kind="quiet" {...shared} aria-label={label}>
-          {children}
-          <ChevronDown size={14} aria-hidden />
-        </Button>
+        <Button {...shared}>{children}</Button>
       ) : (
         <IconButton label={label} {...shared}>
           {children}

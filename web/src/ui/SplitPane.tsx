@@ -82,7 +82,9 @@ function Divider({ root, label, isRow, sized, min, resize }: DividerProps) {
   const element = useRef<HTMLDivElement>(null);
   const pane = () =>
     sized === "first" ? element.current?.previousElementSibling : element.current?.nextElementSibling;
-  const measured = () => pane()?.[isRow ? "clientWidth" : "clientHeight"] ?? 0;
+  const side = isRow ? "clientWidth" : "clientHeight";
+  const measured = () => pane()?.[side] ?? 0;
+  const whole = () => root.current?.[side] ?? 0;
   const drag = (event: PointerEvent) => {
     if (!element.current?.hasPointerCapture(event.pointerId) || !root.current) return;
     const box = root.current.getBoundingClientRect();
@@ -107,6 +109,7 @@ function Divider({ root, label, isRow, sized, min, resize }: DividerProps) {
       aria-label={label}
       aria-orientation={isRow ? "vertical" : "horizontal"}
       aria-valuemin={min}
+      aria-valuemax={Math.max(min, whole() - min)}
       aria-valuenow={measured()}
       onPointerDown={(event) => element.current?.setPointerCapture(event.pointerId)}
       onPointerMove={drag}

@@ -1,5 +1,6 @@
 import { useCallback, useEffect, useRef, useState } from "preact/hooks";
 import { isAbort } from "../api/errors.ts";
+import { within } from "../api/timeouts.ts";
 
 export interface Loaded<T> {
   value: T | null;
@@ -23,7 +24,7 @@ export function useLoaded<T>(key: string, load: (signal: AbortSignal) => Promise
   // biome-ignore lint/correctness/useExhaustiveDependencies: the key and the round are what starts a load
   useEffect(() => {
     const controller = new AbortController();
-    const signal = AbortSignal.any([controller.signal, AbortSignal.timeout(LOAD_TIMEOUT_MS)]);
+    const signal = within(controller.signal, LOAD_TIMEOUT_MS);
     setState((before) => ({ ...before, isLoading: true }));
     latest.current(signal).then(
       (value) => {

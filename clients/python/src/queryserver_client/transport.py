@@ -268,7 +268,7 @@ class Transport:
     def _silence_logged(self, call: Call, sent: "Sent") -> Generator[None, None, None]:
         """Log if there is no connection, or no response to a call that the server does not hold, for 4 seconds."""
 
-        def tell() -> None:
+        def log_silence() -> None:
             for_s = self.retries.for_s(is_reached=self._is_reached)
             retried = (
                 f", retrying for up to {for_s:g} s" if for_s > 0 and (call.is_repeatable or sent.is_connecting) else ""
@@ -284,7 +284,7 @@ class Transport:
             self._is_unresponsive = True
             self._log_outage(f"{text}{retried}", level)
 
-        timer = asyncio.get_running_loop().call_later(_SILENT_LOGGED_AFTER_S, tell)
+        timer = asyncio.get_running_loop().call_later(_SILENT_LOGGED_AFTER_S, log_silence)
         try:
             yield
         finally:
