@@ -252,7 +252,11 @@ export class Workspace {
     const content = tab.content.peek();
     const connector = connectorOf(content);
     if (!connector) {
-      notify("Choose a connector first: that of this tab does not exist any more, or you may not use it.");
+      notify(
+        connectors.value.length === 0
+          ? "You have no connectors. An administrator can permit you to use them."
+          : "Choose a connector first: that of this tab does not exist any more, or you may not use it.",
+      );
       return null;
     }
     const { text } = editor;

@@ -1,5 +1,7 @@
 import { Download } from "lucide-preact";
+import { config } from "../app/config.ts";
 import { startDownload } from "../app/download.ts";
+import { Button } from "../ui/Button.tsx";
 import { Menu } from "../ui/Menu.tsx";
 import { notify, notifyProblem } from "../ui/Toasts.tsx";
 import type { Execution } from "./execution.ts";
@@ -20,14 +22,22 @@ const FORMATS = [
 export function DownloadMenu({ execution }: { execution: Execution }) {
   const rows = execution.rows.value;
   if (rows === null || rows.rowCount.value === null || execution.isActive.value) return null;
+  const content = (
+    <>
+      <Download size={16} aria-hidden />
+      Download
+    </>
+  );
+  if (!config.value?.storage_browser.enable_file_download_button) {
+    return <Button onClick={() => notify("You do not have the right to download results.")}>{content}</Button>;
+  }
   return (
     <Menu
       label="Download"
       hasLabel
       items={FORMATS.map(({ format, label }) => ({ label, onSelect: () => void download(rows, format) }))}
     >
-      <Download size={16} aria-hidden />
-      Download
+      {content}
     </Menu>
   );
 }
