@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from playwright.async_api import Browser, Dialog, Locator, Page, expect
+from playwright.async_api import Browser, Dialog, Locator, Page, Route, expect
 from tests.console.commands import create_user
 from tests.console.conftest import Photographs, accessible, browsing, log_in
 from tests.e2e.harness import ServerProcess
@@ -19,6 +19,7 @@ from tests.engines.chromium import ENGINE
 pytestmark = [pytest.mark.engine(ENGINE), pytest.mark.timeout(300)]
 
 ENTRIES = 100_000
+PART_BYTES = 5 * 1024 * 1024
 UPLOAD_BYTES = 200 * 1024 * 1024
 _WAIT_MS = 60_000
 
@@ -116,6 +117,86 @@ async def test_file_of_200_mb_goes_on_after_a_cut_and_a_reload(page: Page, share
     await expect(entry(page, "large.bin")).to_be_visible(timeout=120_000)
     stored = await asyncio.to_thread((target / "large.bin").read_bytes)
     assert hashlib.sha256(stored).hexdigest() == digest
+
+
+def small_file(folder: Path) -> bytes:
+    """Write `parts.bin`, a file of two and a half parts of an upload; return its content."""
+    content = b"".join(number.to_bytes(4, "big") for number in range(PART_BYTES * 5 // 8))
+    (folder / "parts.bin").write_bytes(content)
+    return content
+
+
+@pytest.mark.console(101)
+async def test_upload_whose_call_stalls_is_paused_and_goes_on(page: Page, shared: Path, tmp_path: Path):
+    content = await asyncio.to_thread(small_file, tmp_path)
+    (shared / "stalled").mkdir(exist_ok=True)
+    held: list[Route] = []
+
+    async def hold_one(route: Route) -> None:
+        body = route.request.post_data_buffer or b""
+        if held or b'name="qqpartindex"\r\n\r\n1\r\n' not in body:
+            await route.continue_()
+        else:
+            held.append(route)
+
+    await page.route("**/storage/upload/chunks", hold_one)
+    await show(page, "file:///shared/stalled")
+    await page.get_by_label("Files to upload").set_input_files(tmp_path / "parts.bin")
+    await arrived(page.get_by_role("progressbar", name="Progress of parts.bin"), 0.5)
+    assert held
+    assert not (shared / "stalled" / "parts.bin").exists()
+    await page.get_by_role("button", name="Pause parts.bin").click()
+    await expect(page.get_by_role("region", name="Transfers")).to_contain_text("paused")
+    await page.get_by_role("button", name="Resume parts.bin").click()
+    await expect(entry(page, "parts.bin")).to_be_visible(timeout=_WAIT_MS)
+    assert await asyncio.to_thread((shared / "stalled" / "parts.bin").read_bytes) == content
+
+
+@pytest.mark.console(101)
+async def test_upload_whose_token_expires_in_its_middle_goes_on_with_a_new_one(
+    page: Page, shared: Path, tmp_path: Path
+):
+    content = await asyncio.to_thread(small_file, tmp_path)
+    (shared / "expired").mkdir(exist_ok=True)
+    statuses: list[int] = []
+    posts = 0
+
+    async def spoil_second(route: Route) -> None:
+        nonlocal posts
+        posts += route.request.method == "POST"
+        if posts == 2:
+            await route.continue_(headers=route.request.headers | {"authorization": "Bearer expired"})
+        else:
+            await route.continue_()
+
+    await page.route("**/storage/upload/chunks", spoil_second)
+    page.on("response", lambda answer: statuses.append(answer.status) if "upload/chunks" in answer.url else None)
+    await show(page, "file:///shared/expired")
+    await page.get_by_label("Files to upload").set_input_files(tmp_path / "parts.bin")
+    await expect(entry(page, "parts.bin")).to_be_visible(timeout=_WAIT_MS)
+    assert sorted(statuses) == [200, 200, 200, 401]
+    assert await asyncio.to_thread((shared / "expired" / "parts.bin").read_bytes) == content
+
+
+@pytest.mark.console(101)
+async def test_folder_that_is_dropped_is_uploaded_with_its_folders(page: Page, shared: Path, tmp_path: Path):
+    (shared / "dropped").mkdir(exist_ok=True)
+    inner = tmp_path / "reports" / "2024 \N{EURO SIGN}"
+    inner.mkdir(parents=True)
+    (tmp_path / "reports" / "top.txt").write_text("top")
+    (inner / "deep.txt").write_text("deep")
+    await show(page, "file:///shared/dropped")
+    box = await page.get_by_role("region", name="Directory").bounding_box()
+    assert box is not None
+    session = await page.context.new_cdp_session(page)
+    dragged = {"items": [], "files": [str(tmp_path / "reports")], "dragOperationsMask": 1}
+    at = {"x": box["x"] + box["width"] / 2, "y": box["y"] + box["height"] / 2}
+    for step in ("dragEnter", "dragOver", "drop"):
+        await session.send("Input.dispatchDragEvent", {"type": step, **at, "data": dragged})
+    await expect(entry(page, "reports")).to_be_visible(timeout=_WAIT_MS)
+    await expect(page.get_by_role("region", name="Transfers").get_by_text("complete")).to_have_count(2)
+    assert (shared / "dropped" / "reports" / "top.txt").read_text() == "top"
+    assert (shared / "dropped" / "reports" / inner.name / "deep.txt").read_text() == "deep"
 
 
 @pytest.mark.console(102)
