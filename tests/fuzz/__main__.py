@@ -110,6 +110,7 @@ async def _known(http: httpx.AsyncClient) -> dict[str, list[Any]]:
     part = str(uuid4())
     sent = {"dest": home, "qquuid": part, "qqtotalfilesize": "40", "qqtotalparts": "2", "qqfilename": "parts.csv"}
     await http.post("/api/v1/storage/upload/chunks", files=file, params=sent)
+    await http.post("/api/v1/iam/users/new", json={"username": "ana", "is_service_account": True})
     paths = [home, stored, f"{home}/new.csv", "/"]
     return {
         "dialect": ["duckdb", "sqlite", "postgresql"],
@@ -129,6 +130,7 @@ async def _known(http: httpx.AsyncClient) -> dict[str, list[Any]]:
         "qquuid": [part],
         "file_path": [reference, stored],
         "connector": ["duckdb", {"id": "1"}],
+        "username": ["ana"],
         "interface": ["duckdb", "trino", "sqlalchemy"],
     }
 

@@ -28,6 +28,8 @@ _choices = random.Random(7)
 _known_were_put = deque[Case](maxlen=1000)
 # The bearer token determines the required fields of this call, but this run sends no token with it.
 _WITH_THE_BEARER = {"POST /api/v1/token/revoke"}
+# A change of the run's own user could end the token.
+_ON_A_USER = {"POST /api/v1/iam/users/update", "POST /api/v1/iam/users/revoke_tokens"}
 _GONE = 410
 _FINE = {"catalog_unavailable", "engine_unavailable", "key_server_unavailable"}
 
@@ -53,6 +55,9 @@ def before_call(context: HookContext, case: Case, kwargs: dict[str, Any]) -> Non
     return 404.
     """
     del context, kwargs
+    if case.operation.label in _ON_A_USER and isinstance(case.body, dict) and "username" in case.body:
+        if str(case.body["username"]).strip().lower() == "admin":
+            case.body["username"] = "ana"
     if case.meta is not None and case.meta.generation.mode.is_negative:
         return  # an existing value could make the call valid
     known = json.loads(os.environ[KNOWN])
@@ -90,6 +95,8 @@ _ABOUT_TWO_FIELDS = {
     "invalid_name",  # limits count UTF-8 bytes and apply only to the last name of a path
     "invalid_path",  # limits count UTF-8 bytes; encodings may be nested
     "invalid_username",  # letters of all scripts are allowed
+    "invalid_password",  # the settings define its length and strength
+    "invalid_right",  # ids of connectors are unlimited
 }
 _BEYOND_SCHEMAS = (
     # A rule for all strings, which the guide states once. A pattern in each of 600 fields would add no information.
@@ -111,6 +118,8 @@ _BEYOND_SCHEMAS = (
     "users or groups is required",
     # A script's operation has only the statements that were started.
     "statement_id: this operation has",
+    # A service account has no password, other users need one. The two lists of rights must differ.
+    "password is required", "password: a service account", "grant and revoke must not",
     # Schemas cannot express which characters an encoding can represent.
     "contents cannot be encoded as",
     # The statement determines which values are required. The connector determines which settings it accepts.

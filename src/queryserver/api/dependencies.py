@@ -36,6 +36,7 @@ from queryserver.files.operations import LongOperations
 from queryserver.files.part_uploads import PartUploading
 from queryserver.files.trash import Attributes, Creations, Deletions, Trash
 from queryserver.files.uploads import UploadRules, Uploads, UploadSpace
+from queryserver.identity.administration import UserAdministration
 from queryserver.identity.api_tokens import ApiTokens
 from queryserver.identity.issuer_logins import IssuerLogins
 from queryserver.identity.limits import Streams
@@ -484,6 +485,7 @@ IssuerLoginsOrNoneDep = Annotated[IssuerLogins | None, _service(lambda services:
 LoginsDep = Annotated[Logins, _service(lambda services: services.accounts.logins)]
 TicketsDep = Annotated[DownloadTickets, _service(lambda services: services.accounts.tickets)]
 TokensDep = Annotated[Tokens, _service(lambda services: services.accounts.tokens)]
+UserAdministrationDep = Annotated[UserAdministration, _service(lambda services: services.accounts.administration)]
 UsersDep = Annotated[Users, _service(lambda services: services.users)]
 
 # Tasks and schedules

@@ -303,6 +303,7 @@ smtp_not_configured = ErrorKind(NotSupported, "smtp_not_configured")
 default_group_kept = ErrorKind(Conflict, "default_group")
 last_administrator = ErrorKind(Conflict, "last_administrator")
 service_account = ErrorKind(Conflict, "service_account", "{} is a service account and can only have API tokens.")
+external_user = ErrorKind(Conflict, "external_user", "{} logs in at an external issuer and has no password.")
 api_token_not_found = ErrorKind(NotFound, "api_token_not_found", "API token {} does not exist.")
 document_not_found = ErrorKind(NotFound, "document_not_found", "Document {} does not exist.")
 document_version_not_found = ErrorKind(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from queryserver.errors.base import ConfigurationError, InvalidPassword
+from queryserver.identity.administration import UserAdministration
 from queryserver.identity.api_tokens import ApiTokenBearers, ApiTokens
 from queryserver.identity.callers import CallerRepository, Callers, CallerSource, Challenge, JwtCodec, OwnBearers
 from queryserver.identity.explainer import Explainer
@@ -28,7 +29,7 @@ from queryserver.identity.repository import AccountRepository
 from queryserver.identity.threads import LimitedThreads
 from queryserver.identity.tickets import DownloadTickets
 from queryserver.identity.tokens import Tokens
-from queryserver.identity.users import Accounts
+from queryserver.identity.users import Accounts, Groups
 from queryserver.platform.addresses import address_rules
 from queryserver.platform.database import Database
 from queryserver.platform.logs import AUDIT, BY_SERVER
@@ -59,6 +60,7 @@ class AccountServices:
     directory: CallerRepository
     sealer: Sealer
     accounts: Accounts
+    administration: UserAdministration
     logins: Logins
     tokens: Tokens
     api_tokens: ApiTokens
@@ -113,6 +115,7 @@ async def open_accounts(
             directory=bearers.callers,
             sealer=sealer,
             accounts=accounts,
+            administration=UserAdministration(accounts, Groups(database, auth)),
             logins=logins,
             tokens=tokens,
             api_tokens=ApiTokens(database, auth),

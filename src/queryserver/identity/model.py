@@ -165,7 +165,7 @@ class User:
         """
         if self.is_admin and Scope.ADMIN in token.scopes:
             return replace(self, api_token=token)
-        every_right = _NAMED - {IMPERSONATE} if self.is_admin else frozenset[str]()
+        every_right = NAMED_RIGHTS - {IMPERSONATE} if self.is_admin else frozenset[str]()
         return replace(
             self,
             is_admin=False,
@@ -189,14 +189,15 @@ class AuthenticatedUser:
 STORE_RIGHTS = ("filebrowser.s3_access", "filebrowser.abfs_access", "filebrowser.ofs_access", "filebrowser.file_access")
 """Rights that each grant access to one file store. HDFS needs no right."""
 
-_NAMED = frozenset({ADMIN, ANY_CONNECTOR, DOWNLOAD, IMPERSONATE, IMPORTER, METADATA, *STORE_RIGHTS})
+NAMED_RIGHTS = frozenset({ADMIN, ANY_CONNECTOR, DOWNLOAD, IMPERSONATE, IMPORTER, METADATA, *STORE_RIGHTS})
+"""All rights but those on single connectors, `connector:<id>`."""
 # Canonical form only, since grants are compared as strings. Ids are bigints.
 _ONE_CONNECTOR = re.compile(r"connector:[1-9][0-9]{0,18}", re.ASCII)
 
 
 def read_right(text: str) -> str:
     """Validate the name of a right. Raises invalid_right."""
-    if text in _NAMED or _ONE_CONNECTOR.fullmatch(text):
+    if text in NAMED_RIGHTS or _ONE_CONNECTOR.fullmatch(text):
         return text
     raise invalid_right(f"There is no right {text[:100]}.")
 

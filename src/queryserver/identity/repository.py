@@ -2,13 +2,13 @@
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, cast
 
-from queryserver.errors.base import NameTaken, UnknownGroup, last_administrator, service_account
+from queryserver.errors.base import NameTaken, UnknownGroup, external_user, last_administrator, service_account
 from queryserver.identity.model import ExternalIdentity, Username
-from queryserver.platform.database import Connection, Database
+from queryserver.platform.database import Connection, Database, Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,40 @@ class NewAccount:
     by_administrator: bool = False
     """Whether an administrator links the identity; otherwise the identity's first call does."""
     is_service_account: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AccountDetails:
+    """A user with everything that administrators see of one user."""
+
+    account: Account
+    is_administrator: bool
+    """By the user's own flag or by a group."""
+    identities: tuple[ExternalIdentity, ...]
+    """Sorted by issuer and subject."""
+
+
+@dataclass(frozen=True, slots=True)
+class AccountChange:
+    """Properties of a user to change; None leaves a property unchanged."""
+
+    first_name: str | None = None
+    last_name: str | None = None
+    email: str | None = None
+    is_active: bool | None = None
+    is_admin: bool | None = None
+    password_hash: str | None = field(default=None, repr=False)
+    groups: tuple[str, ...] | None = None
+    """Names that replace all of the user's groups."""
+    ends_tokens: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MembershipChanges:
+    """Names of the groups that a user has joined and left, each sorted."""
+
+    joined: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +128,26 @@ _LINK = """
     on conflict do nothing returning true
 """
 
-_ALL = """
+_ACCOUNT = """
     select u.id, u.username, u.first_name, u.last_name, u.email, u.is_active, u.is_admin,
         u.password_hash is not null as has_password, u.is_service_account, u.last_login, u.created_at,
         array(
             select g.name from group_members m join groups g on g.id = m.group_id
             where m.user_id = u.id order by g.name
         ) as groups
-    from users u order by u.username_key
+    from users u
+"""
+
+_ALL = f"{_ACCOUNT} order by u.username_key"
+
+_DETAILS = f"""
+    select a.*, {IS_ADMINISTRATOR} as is_administrator, coalesce(i.issuers, array[]::text[]) as issuers,
+        coalesce(i.subjects, array[]::text[]) as subjects
+    from ({_ACCOUNT} where u.username_key = $1) a join users u on u.id = a.id
+        left join lateral (
+            select array_agg(e.issuer order by e.issuer, e.subject) as issuers,
+                array_agg(e.subject order by e.issuer, e.subject) as subjects
+            from external_identities e where e.user_id = u.id) i on true
 """
 
 _NAMES = """
@@ -116,8 +162,29 @@ _PROMOTE_FIRST = f"""
 
 _CHANGE = """
     update users set is_active = coalesce($2, is_active), is_admin = coalesce($3, is_admin),
-        password_hash = coalesce($4, password_hash), token_epoch = token_epoch + $5
+        password_hash = coalesce($4, password_hash), token_epoch = token_epoch + $5,
+        first_name = coalesce($6, first_name), last_name = coalesce($7, last_name), email = coalesce($8, email)
     where username_key = $1
+    returning id
+"""
+
+# A linked user with a password logs in with both: an administrator has linked a user that had one.
+_LOGIN_KIND = """
+    select u.is_service_account, u.password_hash is null
+        and exists (select from external_identities i where i.user_id = u.id) as is_external
+    from users u where u.username_key = $1 for no key update of u
+"""
+
+_LEAVE = """
+    delete from group_members m using groups g
+    where m.user_id = $1 and g.id = m.group_id and g.id <> all($2::bigint[]) returning g.name
+"""
+
+_JOIN = """
+    with joined as (
+        insert into group_members (user_id, group_id) select $1, unnest($2::bigint[]) on conflict do nothing
+        returning group_id)
+    select g.name from joined j join groups g on g.id = j.group_id
 """
 
 _END_GRANTS = "delete from result_grants where user_id = (select id from users where username_key = $1)"
@@ -197,7 +264,7 @@ class AccountRepository:
 
     async def all(self) -> Sequence[Account]:
         rows = await self._database.fetch(_ALL)
-        return [Account(**cast("dict[str, Any]", {**row, "groups": tuple(row["groups"])})) for row in rows]
+        return [_account(row) for row in rows]
 
     async def names(self) -> tuple[Sequence[str], Sequence[str]]:
         """Return all user names and all group names, each sorted. Raises DatabaseUnavailable."""
@@ -217,14 +284,45 @@ class AccountRepository:
 
         Raises last_administrator, and service_account when setting a service account's password.
         """
-        values = (is_active, is_admin, password_hash, int(ends_tokens))
-        is_service = "select is_service_account from users where username_key = $1"
+        change = AccountChange(
+            is_active=is_active, is_admin=is_admin, password_hash=password_hash, ends_tokens=ends_tokens
+        )
         async with self._database.transaction() as connection, administrator_remains(connection):
-            if password_hash is not None and await connection.fetchval(is_service, username_key):
-                raise service_account(username_key)
-            if is_active is False:
-                await connection.execute(_END_GRANTS, username_key)
-            return await connection.execute(_CHANGE, username_key, *values) == "UPDATE 1"
+            if password_hash is not None:
+                row = await connection.fetchrow(_LOGIN_KIND, username_key)
+                if row is not None and row["is_service_account"]:
+                    raise service_account(username_key)
+            return await _change(connection, username_key, change) is not None
+
+    async def update(self, username_key: str, change: AccountChange) -> MembershipChanges | None:
+        """Make all of these changes, or none if one is refused. Returns None if there is no such user.
+
+        Raises last_administrator, UnknownGroup, and, when setting a password, service_account, external_user.
+        """
+        async with self._database.transaction() as connection, administrator_remains(connection):
+            if change.password_hash is not None and (row := await connection.fetchrow(_LOGIN_KIND, username_key)):
+                if row["is_service_account"]:
+                    raise service_account(username_key)
+                if row["is_external"]:
+                    raise external_user(username_key)
+            user_id = await _change(connection, username_key, change)
+            if user_id is None:
+                return None
+            if change.groups is None:
+                return MembershipChanges()
+            ids = [*(await _locked_groups(connection, change.groups)).values()]
+            left = await connection.fetch(_LEAVE, user_id, ids)
+            joined = await connection.fetch(_JOIN, user_id, ids)
+            return MembershipChanges(
+                tuple(sorted(row["name"] for row in joined)), tuple(sorted(row["name"] for row in left))
+            )
+
+    async def details(self, username_key: str) -> AccountDetails | None:
+        row = await self._database.row(_DETAILS, username_key)
+        if row is None:
+            return None
+        identities = tuple(map(ExternalIdentity, row["issuers"], row["subjects"]))
+        return AccountDetails(_account(row), row["is_administrator"], identities)
 
     async def end_all_tokens(self) -> int:
         """Invalidate all tokens of all users. Returns the number of users."""
@@ -260,15 +358,7 @@ async def _create(connection: Connection, account: NewAccount, default_group: st
     )
     if user_id is None:
         raise NameTaken(f"User {account.username.shown} already exists.")
-    # The lock prevents the groups from being deleted before the memberships are written.
-    rows = await connection.fetch(
-        "select id, name from groups where name = any($1::text[]) order by id for key share",
-        [default_group, *account.groups],
-    )
-    groups = {row["name"]: row["id"] for row in rows}
-    for name in account.groups:
-        if name not in groups:
-            raise UnknownGroup(name)
+    groups = await _locked_groups(connection, account.groups, default_group)
     await connection.execute(
         "insert into group_members (user_id, group_id) select $1, unnest($2::bigint[]) on conflict do nothing",
         user_id,
@@ -279,3 +369,40 @@ async def _create(connection: Connection, account: NewAccount, default_group: st
         if not linked:
             raise NameTaken(f"The subject {identity.subject} is already linked to another user.")
     return user_id
+
+
+async def _locked_groups(connection: Connection, names: Sequence[str], *optional: str) -> dict[str, int]:
+    """Return the ids of these groups by name, and those of the `optional` ones that exist. Raises UnknownGroup.
+
+    The lock prevents the groups from being deleted before memberships are written.
+    """
+    rows = await connection.fetch(
+        "select id, name from groups where name = any($1::text[]) order by id for key share", [*optional, *names]
+    )
+    groups = {row["name"]: row["id"] for row in rows}
+    for name in names:
+        if name not in groups:
+            raise UnknownGroup(name)
+    return groups
+
+
+async def _change(connection: Connection, username_key: str, change: AccountChange) -> int | None:
+    """Change everything but the groups. Returns the user's id, or None if there is no such user."""
+    if change.is_active is False:
+        await connection.execute(_END_GRANTS, username_key)
+    return await connection.fetchval(
+        _CHANGE,
+        username_key,
+        change.is_active,
+        change.is_admin,
+        change.password_hash,
+        int(change.ends_tokens),
+        change.first_name,
+        change.last_name,
+        change.email,
+    )
+
+
+def _account(row: Row) -> Account:
+    stored = {name: row[name] for name in Account.__slots__}
+    return Account(**cast("dict[str, Any]", {**stored, "groups": tuple(row["groups"])}))

@@ -12,7 +12,14 @@ from queryserver import errors
 from queryserver.identity import model
 from queryserver.identity.model import preferences_of
 from queryserver.identity.passwords import LoginThrottle, Passwords
-from queryserver.identity.repository import AccountRepository, NewAccount, administrator_remains
+from queryserver.identity.repository import (
+    AccountChange,
+    AccountDetails,
+    AccountRepository,
+    MembershipChanges,
+    NewAccount,
+    administrator_remains,
+)
 from queryserver.platform.database import Connection, Database
 from queryserver.platform.settings.desktop import AuthSettings
 
@@ -27,6 +34,10 @@ class UserSummary:
     is_active: bool
     is_admin: bool
     is_service_account: bool
+    first_name: str = ""
+    last_name: str = ""
+    email: str = ""
+    last_login: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +65,14 @@ _BY_NAME = 'order by u.username_key collate "C"'
 # `username_key` is case-folded only if names ignore case; otherwise the database's lower() is used for matching.
 _MATCHING = f"""
     with matching as materialized (
-        select u.id, u.username, u.username_key, u.is_active, u.is_admin, u.is_service_account from users u
+        select u.id, u.username, u.username_key, u.is_active, u.is_admin, u.is_service_account, u.first_name,
+            u.last_name, u.email, u.last_login
+        from users u
         where ($1::text is null or u.username_key = $1 or lower(u.username) = $2)
             and ($3::bool is null or u.is_active = $3)
             and ($7::bool is null or u.is_service_account = $7)
+            and ($8::text is null or strpos(u.username_key, $8) > 0 or strpos(lower(u.username), $9) > 0
+                or strpos(lower(u.first_name || ' ' || u.last_name), $9) > 0 or strpos(lower(u.email), $9) > 0)
             and ($4::text[] is null or u.id in (
                 select m.user_id from group_members m join groups g on g.id = m.group_id where g.name = any($4)))
     ), page as (
@@ -70,7 +85,8 @@ _MATCHING = f"""
         group by m.user_id
     )
     select c.count, u.id, u.username, u.is_active, u.is_admin or coalesce(m.admin, false) as is_admin,
-        u.is_service_account, coalesce(m.groups, array[]::text[]) as groups
+        u.is_service_account, u.first_name, u.last_name, u.email, u.last_login,
+        coalesce(m.groups, array[]::text[]) as groups
     from (select count(*) from matching) c
         left join page u on true left join membership m on m.user_id = u.id
     {_BY_NAME}
@@ -112,6 +128,7 @@ class Users:
         self,
         *,
         username: str | None = None,
+        typed: str | None = None,
         groups: tuple[str, ...] | None = None,
         is_active: bool | None = None,
         is_service_account: bool | None = None,
@@ -120,8 +137,9 @@ class Users:
     ) -> tuple[int, Sequence[UserSummary]]:
         """Return the number of matching users and one page of them; all users if `page` and `limit` are None.
 
-        `username` is matched case-insensitively, and `groups` selects members of any of the groups. A filter that is
-        None matches all users.
+        `username` is matched case-insensitively, and `groups` selects members of any of the groups. `typed` is a part
+        of the user name, of the first and last name, or of the e-mail address, ignoring case. A filter that is None
+        matches all users.
         """
         offset, size = 0, limit
         if page is not None or limit is not None:
@@ -129,6 +147,7 @@ class Users:
             offset = min(((page or 1) - 1) * size, 2**62)  # must fit into a bigint
         # Names are stored in NFKC.
         name = None if username is None else unicodedata.normalize("NFKC", username)
+        part = None if typed is None else unicodedata.normalize("NFKC", typed)
         rows = await self._database.fetch(
             _MATCHING,
             None if name is None else name.casefold(),
@@ -138,6 +157,8 @@ class Users:
             offset,
             size,
             is_service_account,
+            None if part is None else part.casefold(),
+            None if part is None else part.lower(),
         )
         users: list[UserSummary] = []
         for start in range(0, len(rows), _ROWS_PER_SLICE):
@@ -149,6 +170,10 @@ class Users:
                     is_active=row["is_active"],
                     is_admin=row["is_admin"],
                     is_service_account=row["is_service_account"],
+                    first_name=row["first_name"],
+                    last_name=row["last_name"],
+                    email=row["email"],
+                    last_login=row["last_login"],
                 )
                 for row in rows[start : start + _ROWS_PER_SLICE]
                 if row["id"] is not None  # for a page past the end, the only row contains just the count
@@ -248,7 +273,7 @@ class Accounts:
         username = self._usernames.read(person.username)
         account = NewAccount(
             username,
-            None if identity or is_service_account else await self._hash(password, username.shown),
+            None if identity or is_service_account else await self.hashed(password, username.shown),
             is_admin=is_admin,
             is_service_account=is_service_account,
             first_name=person.first_name,
@@ -269,7 +294,7 @@ class Accounts:
         if await self._records.has_users():
             return False  # checked first: every start passes the same password, which newer, stricter rules may reject
         username = self._usernames.read(name)
-        account = NewAccount(username, await self._hash(password, username.shown), is_admin=True)
+        account = NewAccount(username, await self.hashed(password, username.shown), is_admin=True)
         return await self._records.create_first(account, default_group=self._auth.default_user_group)
 
     async def disable(self, name: str) -> None:
@@ -280,13 +305,30 @@ class Accounts:
         """Allow logins again. Earlier tokens remain invalid. Raises unknown_user."""
         _require_known(name, await self._records.change(self._key(name), is_active=True))
 
+    async def update(self, name: str, change: AccountChange) -> MembershipChanges:
+        """Make all of these changes, or none if one is refused. Returns which groups the user has joined and left.
+
+        Raises unknown_user, last_administrator, UnknownGroup, service_account, external_user.
+        """
+        changes = await self._records.update(self._key(name), change)
+        if changes is None:
+            raise errors.unknown_user(name)
+        return changes
+
+    async def details(self, name: str) -> AccountDetails:
+        """Return one user. Raises unknown_user."""
+        details = await self._records.details(self._key(name))
+        if details is None:
+            raise errors.unknown_user(name)
+        return details
+
     async def set_admin(self, name: str, *, admin: bool) -> None:
         """Set or clear the administrator flag. Raises unknown_user, last_administrator."""
         _require_known(name, await self._records.change(self._key(name), is_admin=admin))
 
     async def set_password(self, name: str, password: str) -> None:
         """Replace the password and invalidate all tokens. Raises unknown_user, InvalidPassword, service_account."""
-        new = await self._hash(password, name)
+        new = await self.hashed(password, name)
         _require_known(name, await self._records.change(self._key(name), password_hash=new, ends_tokens=True))
 
     async def unlock(self, name: str) -> None:
@@ -297,7 +339,8 @@ class Accounts:
         """Invalidate all tokens of a user. Raises unknown_user."""
         _require_known(name, await self._records.change(self._key(name), ends_tokens=True))
 
-    async def _hash(self, password: str, name: str) -> str:
+    async def hashed(self, password: str, name: str) -> str:
+        """Check a new password of the user with this name, and return its hash. Raises InvalidPassword."""
         least = self._auth.password_min_length
         if len(password) < least:
             raise errors.InvalidPassword(f"The password must have at least {least} characters.")
@@ -335,6 +378,14 @@ class GroupGrants:
 # The lock prevents the group from being deleted before the membership or right is written.
 _GROUP = "select id from groups where name = $1 for key share"
 
+_NEW_GROUP = "insert into groups (name) values ($1) on conflict (name) do nothing returning id"
+
+_GRANT = """
+    insert into group_rights (group_id, "right") select $1, unnest($2::text[]) on conflict do nothing
+"""
+
+_REVOKE = """delete from group_rights where group_id = $1 and "right" = any($2::text[])"""
+
 _GRANTS = """
     select g.name,
         array(select r."right" from group_rights r where r.group_id = g.id order by r."right" collate "C") as rights,
@@ -352,23 +403,27 @@ class Groups:
     def __init__(self, database: Database, auth: AuthSettings) -> None:
         self._database = database
         self._usernames = model.UsernameRule.of(auth)
-        self._default_group = auth.default_user_group
+        self.default = auth.default_user_group
+        """The name of the group that new users join."""
 
-    async def create(self, name: str) -> None:
-        """Create a group without rights. Raises invalid_group_name, NameTaken."""
+    async def create(self, name: str, rights: Collection[str] = ()) -> None:
+        """Create a group. Raises invalid_group_name, invalid_right, NameTaken."""
         # Group lists are separated by commas, and command output by tabs.
         is_printable = name.isprintable() and name == name.strip() and "," not in name
         if not 0 < len(name) <= MAX_NAME_LENGTH or not is_printable:
             raise errors.invalid_group_name(
                 "A group name must have 1 to 150 printable characters, without commas or leading or trailing blanks."
             )
-        insert = "insert into groups (name) values ($1) on conflict (name) do nothing"
-        if not await self._database.execute(insert, name):
-            raise errors.NameTaken(f"Group {name} already exists.")
+        given = [model.read_right(right) for right in rights]
+        async with self._database.transaction() as connection:
+            group_id = await connection.fetchval(_NEW_GROUP, name)
+            if group_id is None:
+                raise errors.NameTaken(f"Group {name} already exists.")
+            await connection.execute(_GRANT, group_id, given)
 
     async def delete(self, name: str) -> None:
         """Delete a group. Raises UnknownGroup, default_group_kept, last_administrator."""
-        if name == self._default_group:
+        if name == self.default:
             raise errors.default_group_kept(f"Group {name} is the default group of new users and cannot be deleted.")
         async with self._database.transaction() as connection, administrator_remains(connection):
             if await connection.execute("delete from groups where name = $1", name) == "DELETE 0":
@@ -386,13 +441,19 @@ class Groups:
 
     async def grant(self, group: str, right: str) -> None:
         """Grant a right to a group. Raises invalid_right, UnknownGroup."""
-        await self._change_right(
-            group, right, """insert into group_rights (group_id, "right") values ($1, $2) on conflict do nothing"""
-        )
+        await self.change_rights(group, grant=(right,))
 
     async def ungrant(self, group: str, right: str) -> None:
         """Revoke a right from a group. Raises invalid_right, UnknownGroup, last_administrator."""
-        await self._change_right(group, right, """delete from group_rights where group_id = $1 and "right" = $2""")
+        await self.change_rights(group, revoke=(right,))
+
+    async def change_rights(self, group: str, *, grant: Collection[str] = (), revoke: Collection[str] = ()) -> None:
+        """Grant and revoke rights of a group together. Raises invalid_right, UnknownGroup, last_administrator."""
+        given, taken = ([model.read_right(right) for right in rights] for rights in (grant, revoke))
+        async with self._database.transaction() as connection, administrator_remains(connection):
+            group_id = await _group_id(connection, group)
+            await connection.execute(_GRANT, group_id, given)
+            await connection.execute(_REVOKE, group_id, taken)
 
     async def grants(self, group: str | None = None) -> Sequence[GroupGrants]:
         """Return the given group, or all groups sorted by name. Raises UnknownGroup."""
@@ -406,11 +467,6 @@ class Groups:
         async with self._database.transaction() as connection, administrator_remains(connection):
             user_id = await _user_id(connection, key)
             await connection.execute(change, user_id, await _group_id(connection, group))
-
-    async def _change_right(self, group: str, right: str, change: str) -> None:
-        name = model.read_right(right)
-        async with self._database.transaction() as connection, administrator_remains(connection):
-            await connection.execute(change, await _group_id(connection, group), name)
 
 
 async def _group_id(connection: Connection, name: str) -> int:

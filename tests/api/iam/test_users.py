@@ -109,6 +109,10 @@ async def test_users_are_filtered_by_name_state_and_groups(admin: Caller) -> Non
         "is_active": True,
         "superuser": False,
         "is_service_account": False,
+        "first_name": "",
+        "last_name": "",
+        "email": "",
+        "last_login": None,
     }
     seen = ([user["username"] for user in everybody["users"]], everybody["count"], everybody["status"])
     assert seen == (["ana", "ana.x", "bob", "cy", "root"], 5, 0)

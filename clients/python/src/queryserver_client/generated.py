@@ -2518,6 +2518,10 @@ class UserSummary(TypedDict):
     is_active: bool
     superuser: bool
     is_service_account: bool
+    first_name: str
+    last_name: str
+    email: str
+    last_login: str | None
 
 
 class UserListResponse(TypedDict):
@@ -2538,6 +2542,84 @@ class UserAutocompleteResponse(TypedDict):
     users: list[User]
     groups: list[Group]
     status: Literal[0]
+
+
+class LinkedIdentity(TypedDict):
+    """
+    An external identity with which a user logs in.
+    """
+
+    issuer: str
+    subject: str
+
+
+class Account(TypedDict):
+    """
+    A user as administrators see it.
+    """
+
+    id: int
+    username: str
+    first_name: str
+    last_name: str
+    email: str
+    groups: list[str]
+    is_active: bool
+    is_admin: bool
+    superuser: bool
+    is_service_account: bool
+    has_password: bool
+    identities: list[LinkedIdentity]
+    last_login: str | None
+    created_at: str
+
+
+class AccountResponse(TypedDict):
+    """
+    A user as administrators see it.
+    """
+
+    status: Literal[0]
+    user: Account
+
+
+class GroupRights(TypedDict):
+    """
+    A group with its rights.
+    """
+
+    name: str
+    rights: list[str]
+    members: int
+    is_default: bool
+
+
+class GroupListResponse(TypedDict):
+    """
+    All groups with their rights.
+    """
+
+    status: Literal[0]
+    groups: list[GroupRights]
+    rights: list[str]
+
+
+class GroupResponse(TypedDict):
+    """
+    A group with its rights.
+    """
+
+    status: Literal[0]
+    group: GroupRights
+
+
+class GroupDeleteResponse(TypedDict):
+    """
+    The group is deleted.
+    """
+
+    status: Literal[0]
+    name: str
 
 
 class Preferences(TypedDict):

@@ -324,6 +324,9 @@ UserIds: TypeAlias = Annotated[
 
 class UserListParameters(Fields):
     username: Text = ""
+    filter: Annotated[
+        OptionalText, Field(description="A part of the user name, of first and last name, or of the e-mail address.")
+    ] = None
     groups: GroupNames = None
     is_active: Flag | None = None
     is_service_account: Flag | None = None
