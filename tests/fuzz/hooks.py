@@ -55,9 +55,9 @@ def before_call(context: HookContext, case: Case, kwargs: dict[str, Any]) -> Non
     return 404.
     """
     del context, kwargs
-    if case.operation.label in _ON_A_USER and isinstance(case.body, dict) and "username" in case.body:
-        if str(case.body["username"]).strip().lower() == "admin":
-            case.body["username"] = "ana"
+    is_change = case.operation.label in _ON_A_USER and isinstance(case.body, dict)
+    if is_change and str(case.body.get("username")).strip().lower() == "admin":
+        case.body["username"] = "ana"
     if case.meta is not None and case.meta.generation.mode.is_negative:
         return  # an existing value could make the call valid
     known = json.loads(os.environ[KNOWN])
