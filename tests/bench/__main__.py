@@ -12,6 +12,7 @@ from pathlib import Path
 import uvloop
 from tests.bench import (
     client_parts,
+    console_parts,
     document_parts,
     duckdb_files_parts,
     duckdb_parts,
@@ -67,6 +68,7 @@ _PARTS = {
     "churn": visit_parts.churn,
     "stalls": parts.stalls,
     "client": client_parts.client,
+    "console": console_parts.console,
     "tables": engine_parts.many_tables,
 }
 

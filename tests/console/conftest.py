@@ -32,9 +32,9 @@ OpenPage = Callable[..., Awaitable[Page]]
 Photographs = Callable[[Page, str], Awaitable[None]]
 
 
-@pytest.fixture(scope="session")
-async def browser() -> AsyncIterator[Browser]:
-    """A headless browser that reaches only this machine."""
+@asynccontextmanager
+async def running_browser() -> AsyncIterator[Browser]:
+    """Run a headless browser that reaches only this machine."""
     arguments = ["--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", "--disable-dev-shm-usage"]
     async with async_playwright() as playwright:
         # As root in a container, the sandbox cannot create its namespaces. Only our own pages are opened.
@@ -45,6 +45,13 @@ async def browser() -> AsyncIterator[Browser]:
             yield started
         finally:
             await started.close()
+
+
+@pytest.fixture(scope="session")
+async def browser() -> AsyncIterator[Browser]:
+    """The browser of all tests."""
+    async with running_browser() as running:
+        yield running
 
 
 @pytest.fixture(scope="session")
