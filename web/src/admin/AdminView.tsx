@@ -15,8 +15,17 @@ interface AdminPage {
 
 const StatementsPage = lazy(() => import("./StatementsPage.tsx").then((module) => module.StatementsPage));
 
+const UsersPage = lazy(() => import("./UsersPage.tsx").then((module) => module.UsersPage));
+const GroupsPage = lazy(() => import("./GroupsPage.tsx").then((module) => module.GroupsPage));
+const TokensPage = lazy(() => import("./TokensPage.tsx").then((module) => module.TokensPage));
+
 /** The pages for administrators, in the order in which they are listed. */
-const PAGES: readonly AdminPage[] = [{ key: "statements", label: "Statements", Page: StatementsPage }];
+const PAGES: readonly AdminPage[] = [
+  { key: "statements", label: "Statements", Page: StatementsPage },
+  { key: "users", label: "Users", Page: UsersPage },
+  { key: "groups", label: "Groups", Page: GroupsPage },
+  { key: "tokens", label: "API tokens", Page: TokensPage },
+];
 
 /** The pages for administrators. The server checks the right too, in each call. */
 export function AdminView({ page }: { page?: string }) {

@@ -3,6 +3,7 @@ import {
   FileUp,
   FolderOpen,
   History,
+  KeyRound,
   LogOut,
   Monitor,
   Moon,
@@ -10,10 +11,10 @@ import {
   SquareTerminal,
   Sun,
 } from "lucide-preact";
-import type { ComponentChildren, FunctionComponent } from "preact";
-import { useEffect, useLayoutEffect } from "preact/hooks";
+import type { ComponentChildren, ComponentType, FunctionComponent } from "preact";
+import { useEffect, useLayoutEffect, useState } from "preact/hooks";
 import { useLocation } from "preact-iso";
-import { clearToasts, Toasts } from "../ui/Toasts.tsx";
+import { clearToasts, notifyProblem, Toasts } from "../ui/Toasts.tsx";
 import { isAdmin } from "./config.ts";
 import { DropOverlay } from "./DropOverlay.tsx";
 import icon from "./icon.svg";
@@ -44,6 +45,11 @@ const ICON_PX = 20;
 /** The frame of every view behind the login: navigation and the main area. */
 export function Shell({ children }: { children: ComponentChildren }) {
   const { path } = useLocation();
+  const [Tokens, setTokens] = useState<ComponentType<{ onClose: () => void }> | null>(null);
+  const showTokens = async () => {
+    const { TokensDialog } = await import("../admin/TokensDialog.tsx");
+    setTokens(() => TokensDialog);
+  };
   const ThemeIcon = THEME_ICONS[theme.value];
   const shown = ITEMS.find((item) => path.startsWith(at(item.path)))?.label;
   // Effects of views, which may set a title of their own, come after layout effects.
@@ -69,6 +75,18 @@ export function Shell({ children }: { children: ComponentChildren }) {
           </a>
         ))}
         <div class={styles.end}>
+          {/* Administrators have a page with the tokens of all users, and their own. */}
+          {isAdmin.value ? null : (
+            <button
+              type="button"
+              class={styles.link}
+              onClick={() => showTokens().catch(notifyProblem)}
+              title="Your API tokens"
+            >
+              <KeyRound size={ICON_PX} aria-hidden />
+              Tokens
+            </button>
+          )}
           <button type="button" class={styles.link} onClick={nextTheme} title={`Theme: ${theme.value}`}>
             <ThemeIcon size={ICON_PX} aria-hidden />
             Theme
@@ -82,6 +100,7 @@ export function Shell({ children }: { children: ComponentChildren }) {
       <main id="main" class={styles.main} tabIndex={-1}>
         {children}
       </main>
+      {Tokens ? <Tokens onClose={() => setTokens(null)} /> : null}
       <Toasts />
       <DropOverlay />
     </div>
