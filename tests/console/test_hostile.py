@@ -1,5 +1,6 @@
 """The console under attack: blocked storage, links of other sites, answers of proxies (Contract console 5)."""
 
+import re
 from collections.abc import AsyncIterator
 from urllib.parse import quote
 
@@ -71,3 +72,28 @@ async def test_page_of_a_proxy_in_place_of_an_answer_is_one_sentence(visitor: Br
     text = await alert.inner_text()
     assert "<" not in text
     assert "JSON" not in text
+
+
+@pytest.mark.console(122)
+async def test_answers_that_lack_fields_never_leave_an_empty_page(browser: Browser, console_server: ServerProcess):
+    # Not by the fixture, because the page reports the errors of views that cannot be shown.
+    context = await browser.new_context(base_url=console_server.base_url)
+    page = await context.new_page()
+    await page.goto("/")
+    await log_in(page)
+
+    async def answer(route: Route) -> None:
+        response = await route.fetch()
+        await route.fulfill(response=response, json={"status": 0})
+
+    await page.route(re.compile("/api/v1/(?!token/)(?!get_config)"), answer)
+    await page.route("**/api/v1/get_config", answer)
+    for view in ("/files", "/history", "/editor"):
+        await page.goto(view)
+        await expect(page.locator("body")).to_contain_text(re.compile("[A-Za-z]{4}"))
+        await expect(page.get_by_role("alert").first).to_be_visible()
+    await page.unroute("**/api/v1/get_config")
+    for view in ("/files", "/queries", "/history", "/import", "/tables/duckdb/main/orders", "/editor"):
+        await page.goto(view)
+        await expect(page.get_by_role("navigation", name="Views")).to_be_visible()
+    await context.close()

@@ -19,7 +19,9 @@ const SCOPE = new RegExp(`^${urlPrefix}/((${VIEWS})([/?#].*)?)?$`);
 export function App() {
   return (
     <LocationProvider scope={SCOPE}>
-      <Entrance />
+      <ViewBoundary>
+        <Entrance />
+      </ViewBoundary>
     </LocationProvider>
   );
 }

@@ -7,7 +7,8 @@ import { EmptyState } from "../ui/States.tsx";
 /** Shows a message in place of a view that cannot be rendered, until another address is opened. */
 export function ViewBoundary({ children }: { children: ComponentChildren }) {
   const { url } = useLocation();
-  const [problem, reset] = useErrorBoundary(reportError);
+  // Not `reportError` itself, which Preact would call as a method of another object: an "Illegal invocation".
+  const [problem, reset] = useErrorBoundary((cause) => reportError(cause));
   // biome-ignore lint/correctness/useExhaustiveDependencies: another address is another attempt
   useEffect(reset, [url]);
   if (problem) return <Failure title="This view cannot be shown." />;
