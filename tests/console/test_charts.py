@@ -59,7 +59,7 @@ async def test_sales_by_country_are_summed_and_the_table_has_the_same_values(
     page = await charted(context, console_server, SALES)
     await choose(page, "Chart", "Bar")
     await choose(page, "X axis", "country")
-    await choose(page, "Rows of one x", "Sum")
+    await choose(page, "Aggregation", "Sum")
     await expect(page.get_by_role("heading", name="sum(amount) by country")).to_be_visible()
     await photographs(page, "chart-bar")
     for scheme in ("light", "dark"):
@@ -95,7 +95,7 @@ async def test_every_kind_is_drawn(context: BrowserContext, console_server: Serv
 async def test_all_rows_are_computed_by_duckdb(context: BrowserContext, console_server: ServerProcess):
     page = await charted(context, console_server, f"SELECT n % 3 AS rest, wave FROM ({POINTS.format(count=50_000)})")
     await choose(page, "Chart", "Bar")
-    await choose(page, "Rows of one x", "Count")
+    await choose(page, "Aggregation", "Count")
     await choose(page, "Rows", "All 50,000")
     await page.get_by_role("button", name="Show as table").click()
     await expect(page.get_by_role("row").nth(1).get_by_role("cell")).to_have_text("16,667")

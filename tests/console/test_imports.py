@@ -281,7 +281,7 @@ async def test_every_step_is_accessible(page: Page, photographs: Photographs):
     await photographs(page, "import-choose")
     wide = b"id;name;price;day;note\n" + b"".join(b"%d;Item %d;%d,50;15/01/2024;\n" % (n, n, n) for n in range(60))
     await choose(page, "stock.csv", b"Stock of all shops\n\n" + wide)
-    await page.get_by_text("More about the form").click()
+    await page.get_by_text("More options").click()
     await accessible(page)
     await page.emulate_media(color_scheme="dark")
     await accessible(page)

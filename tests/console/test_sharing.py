@@ -102,7 +102,7 @@ async def test_colleague_opens_the_link_of_a_result_until_the_share_ends(
         theirs = await open_result(other, operation_id, colleague, PASSWORD)
         await expect(theirs.get_by_text("TR", exact=True)).to_be_visible()
         await theirs.get_by_role("navigation", name="Views").get_by_role("link", name="Queries").click()
-        await theirs.get_by_role("tab", name="Results shared with me").click()
+        await theirs.get_by_role("tab", name="Shared results").click()
         await accessible(theirs)
         await photographs(theirs, "shared-results")
         await theirs.get_by_role("link", name="Sales by country").click()

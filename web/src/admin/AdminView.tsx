@@ -13,6 +13,7 @@ interface AdminPage {
   Page: ComponentType;
 }
 
+const ConnectorsPage = lazy(() => import("./ConnectorsPage.tsx").then((module) => module.ConnectorsPage));
 const StatementsPage = lazy(() => import("./StatementsPage.tsx").then((module) => module.StatementsPage));
 
 const UsersPage = lazy(() => import("./UsersPage.tsx").then((module) => module.UsersPage));
@@ -22,6 +23,7 @@ const TokensPage = lazy(() => import("./TokensPage.tsx").then((module) => module
 /** The pages for administrators, in the order in which they are listed. */
 const PAGES: readonly AdminPage[] = [
   { key: "statements", label: "Statements", Page: StatementsPage },
+  { key: "connectors", label: "Connectors", Page: ConnectorsPage },
   { key: "users", label: "Users", Page: UsersPage },
   { key: "groups", label: "Groups", Page: GroupsPage },
   { key: "tokens", label: "API tokens", Page: TokensPage },

@@ -81,19 +81,32 @@ export function Shell({ children }: { children: ComponentChildren }) {
               type="button"
               class={styles.link}
               onClick={() => showTokens().catch(notifyProblem)}
+              aria-label="Tokens"
               title="Your API tokens"
             >
               <KeyRound size={ICON_PX} aria-hidden />
-              Tokens
+              <span class={styles.word}>Tokens</span>
             </button>
           )}
-          <button type="button" class={styles.link} onClick={nextTheme} title={`Theme: ${theme.value}`}>
+          <button
+            type="button"
+            class={styles.link}
+            onClick={nextTheme}
+            aria-label="Theme"
+            title={`Theme: ${theme.value}`}
+          >
             <ThemeIcon size={ICON_PX} aria-hidden />
-            Theme
+            <span class={styles.word}>Theme</span>
           </button>
-          <button type="button" class={styles.link} onClick={() => void session.end()}>
+          <button
+            type="button"
+            class={styles.link}
+            aria-label="Log out"
+            title="Log out"
+            onClick={() => void session.end()}
+          >
             <LogOut size={ICON_PX} aria-hidden />
-            Log out
+            <span class={styles.word}>Log out</span>
           </button>
         </div>
       </nav>

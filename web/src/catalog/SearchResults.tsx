@@ -10,6 +10,8 @@ import { FACETS, type Found, hasFilter, type SearchState, toggled } from "./sear
 const ROW_PX = 44;
 const OVERSCAN = 8;
 const FACET_VALUES = 4;
+/** What the page calls the types of the search. */
+const TYPE_WORDS: Readonly<Record<string, string>> = { field: "column" };
 
 interface Props {
   query: string;
@@ -79,9 +81,7 @@ export function SearchResults({ query, search, onQuery, onReveal, placeOf, menuO
 }
 
 function NothingFound() {
-  return (
-    <EmptyState title="Nothing found">Names that no server has read yet are found after the next reading.</EmptyState>
-  );
+  return <EmptyState title="Nothing found">Tables that were created recently may not be in the search yet.</EmptyState>;
 }
 
 type FacetsProps = Pick<SearchState, "facets"> & Pick<Props, "query" | "onQuery">;
@@ -98,7 +98,8 @@ function Facets({ query, facets, onQuery }: FacetsProps) {
           aria-pressed={hasFilter(query, facet, value)}
           onClick={() => onQuery(toggled(query, facet, value))}
         >
-          {facet === "type" ? value.toLowerCase() : value} <span>{count.toLocaleString()}</span>
+          {facet === "type" ? (TYPE_WORDS[value.toLowerCase()] ?? value.toLowerCase()) : value}{" "}
+          <span>{count.toLocaleString()}</span>
         </button>
       )),
   );

@@ -134,7 +134,7 @@ function Analysis({ name, isView, onDone }: AnalysisProps) {
             </Button>
           </>
         ) : (
-          <p>{isView ? "A view has no statistics." : "Only statistics that the engine has already are shown."}</p>
+          <p>{isView ? "A view has no statistics." : "These are the statistics that the data source already has."}</p>
         )}
       </div>
       {problem ? <ErrorMessage problem={problem} /> : null}

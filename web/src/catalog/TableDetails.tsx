@@ -1,4 +1,4 @@
-import { Copy, Play, RefreshCw } from "lucide-preact";
+import { Copy, PanelLeft, Play, RefreshCw } from "lucide-preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { useLocation, useRoute } from "preact-iso";
 import { connectors } from "../app/config.ts";
@@ -29,8 +29,17 @@ type TabKey = (typeof TABS)[number]["key"];
 export function TableDetails() {
   const { connector = "", database = "", table = "" } = useRoute().params;
   const name = { connector, database: databaseOfSegment(database), table };
+  const [isTreeShown, setTreeShown] = useState(false);
+  // biome-ignore lint/correctness/useExhaustiveDependencies: a choice in the tree shows its table
+  useEffect(() => setTreeShown(false), [connector, database, table]);
   return (
-    <div class={styles.page}>
+    <div class={isTreeShown ? `${styles.page} ${styles.withTree}` : styles.page}>
+      <div class={styles.narrowBar}>
+        {isTreeShown ? <h1 class="visually-hidden">All tables</h1> : null}
+        <Button kind="quiet" aria-expanded={isTreeShown} onClick={() => setTreeShown(!isTreeShown)}>
+          <PanelLeft size={18} aria-hidden /> {isTreeShown ? "Back to the table" : "All tables"}
+        </Button>
+      </div>
       <div class={styles.side}>
         <CatalogTree connector={connector} />
       </div>

@@ -141,6 +141,7 @@ function Line({ id, row, top, isActive, menu, onHover, onClick }: LineProps) {
       aria-posinset={row.position}
       aria-expanded={isOpen ?? undefined}
       aria-selected={isActive}
+      aria-label={node ? [node.label, node.detail, KIND_WORDS[node.kind]].filter(Boolean).join(" ") : row.note}
       class={isActive ? `${styles.row} ${styles.active}` : styles.row}
       style={{ transform: `translateY(${top}px)`, paddingLeft: `${4 + (level - 1) * INDENT_PX}px` }}
       title={node ? [node.label, node.detail, node.comment].filter(Boolean).join("\n") : row.note}
@@ -156,7 +157,6 @@ function Line({ id, row, top, isActive, menu, onHover, onClick }: LineProps) {
         <>
           <NodeIcon kind={node.kind} type={node.detail} />
           <span class={styles.label}>{node.label}</span> <span class={styles.detail}>{node.detail}</span>
-          {KIND_WORDS[node.kind] ? <span class="visually-hidden"> {KIND_WORDS[node.kind]}</span> : null}
         </>
       ) : (
         <span class={row.problem ? `${styles.note} ${styles.bad}` : styles.note}>{row.note}</span>

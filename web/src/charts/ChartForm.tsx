@@ -14,7 +14,7 @@ const KIND_LABELS: Record<Kind, string> = {
 };
 
 const AGGREGATE_LABELS = {
-  none: "Each row",
+  none: "None (each row)",
   sum: "Sum",
   count: "Count",
   avg: "Average",
@@ -62,7 +62,7 @@ export function ChartForm({ spec, columns, onChange }: Props) {
             onChange={(value) => onChange({ ...spec, x: Number(value) })}
           />
           <SelectField
-            label="Rows of one x"
+            label="Aggregation"
             value={spec.aggregate}
             options={AGGREGATES.map((one) => ({ value: one, label: AGGREGATE_LABELS[one] }))}
             onChange={(value) => onChange({ ...spec, aggregate: AGGREGATES.find((one) => one === value) ?? "none" })}

@@ -8,25 +8,26 @@ const SHORTCUTS: ReadonlyArray<readonly [keys: string, effect: string]> = [
   [`${modKey}+Shift+Enter`, "Run all statements in order"],
   [`${modKey}+.`, "Stop the statement"],
   [`${modKey}+Space`, "Complete the word"],
-  ["Tab or Enter", "Take the selected completion"],
+  ["Tab or Enter", "Accept the selected completion"],
   [`${modKey}+Shift+F`, "Format the selection, or the whole text"],
   [`${modKey}+Shift+E`, "Explain the statement"],
   [`${modKey}+S`, "Save as a query"],
-  [`${modKey}+/`, "Comment lines, or remove the comment"],
+  [`${modKey}+/`, "Comment or uncomment lines"],
   [`${modKey}+F`, "Find and replace"],
   [`${modKey}+Z, ${modKey}+Y`, "Undo, redo"],
   ["F8", "Go to the error"],
   ["Alt+Shift+N", "New tab"],
   ["Alt+Page Up, Alt+Page Down", "Previous tab, next tab"],
-  ["Escape, then Tab", "Leave the text"],
-  ["F1", "This list"],
+  ["Escape, then Tab", "Leave the editor with the keyboard"],
+  ["F1", "Show this list"],
 ];
 
 /** The keyboard shortcuts and the parameters of statements. */
 export function HelpDialog({ onClose }: { onClose: () => void }) {
   return (
     <Dialog title="Editor help" onClose={onClose}>
-      <dl class={styles.shortcuts}>
+      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: the dialog scrolls with the keyboard on a phone */}
+      <dl class={styles.shortcuts} tabIndex={0} aria-label="Keyboard shortcuts">
         {SHORTCUTS.map(([keys, effect]) => (
           <div key={keys}>
             <dt>
@@ -38,9 +39,8 @@ export function HelpDialog({ onClose }: { onClose: () => void }) {
       </dl>
       <h3>Parameters</h3>
       <p>
-        <code>:name</code> is replaced by a value, which the data source gets apart from the text.{" "}
-        <code>${"{name}"}</code> and <code>${"{name=default}"}</code> are replaced in the text itself, so they can also
-        be names of tables.
+        A marker <code>:name</code> gets a value that is sent separately from the text. <code>${"{name}"}</code> and{" "}
+        <code>${"{name=default}"}</code> are replaced in the text itself, so they can also stand for table names.
       </p>
     </Dialog>
   );

@@ -13,7 +13,7 @@ export function ResultArea({ tab, workspace }: { tab: EditorTab; workspace: Work
       {execution ? (
         <ResultPanel key={tab.id} execution={execution} onRunAgain={workspace.runAgain} />
       ) : (
-        <EmptyState title="No result yet">{`Press ${modKey}+Enter to run the statement at the cursor.`}</EmptyState>
+        <EmptyState title="No result yet">{`Run executes the statement at the cursor (${modKey}+Enter).`}</EmptyState>
       )}
     </section>
   );

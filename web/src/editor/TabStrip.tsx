@@ -20,7 +20,9 @@ export function TabStrip({ workspace }: { workspace: Workspace }) {
   };
   useEffect(() => {
     if (selected)
-      list.current?.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+      list.current
+        ?.querySelector("[aria-current]")
+        ?.parentElement?.scrollIntoView({ block: "nearest", inline: "nearest" });
   }, [selected]);
   return (
     <div class={styles.strip}>

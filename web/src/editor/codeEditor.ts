@@ -229,7 +229,13 @@ function basics(): Extension {
     statementField,
     language.of([]),
     isNarrow.peek() ? EditorView.lineWrapping : [],
-    EditorView.contentAttributes.of({ "aria-label": "Statement", spellcheck: "false", autocapitalize: "off" }),
+    EditorView.contentAttributes.of({
+      "aria-label": "Statement",
+      spellcheck: "false",
+      autocapitalize: "off",
+      // An editable element can take the focus anyway; the scroller around it needs a child that says so.
+      tabindex: "0",
+    }),
     keymap.of([
       { key: "Tab", run: acceptCompletion },
       ...closeBracketsKeymap,

@@ -74,13 +74,15 @@ export function DirectoryView({ path, sort, store, ofFile }: Props) {
         <SelectionBar {...{ selection, store, inTrash }} onIntent={setIntent} onChanged={reload} />
       </div>
       <ListState listing={listing} isFiltered={applied !== ""} />
-      <FileTable
-        {...{ listing, selection, onSort }}
-        onOpen={(entry) => route(addressOf(entry.path))}
-        onParent={() => (isRoot(path) ? undefined : route(addressOf(parentOf(path))))}
-        onRename={() => first && !inTrash && setIntent({ kind: "rename", entry: first })}
-        onDelete={() => first && setIntent({ kind: "delete", entries: selected })}
-      />
+      {listing.total.value === 0 || listing.problem.value ? null : (
+        <FileTable
+          {...{ listing, selection, onSort }}
+          onOpen={(entry) => route(addressOf(entry.path))}
+          onParent={() => (isRoot(path) ? undefined : route(addressOf(parentOf(path))))}
+          onRename={() => first && !inTrash && setIntent({ kind: "rename", entry: first })}
+          onDelete={() => first && setIntent({ kind: "delete", entries: selected })}
+        />
+      )}
       {intent ? (
         <IntentDialog
           {...{ intent, hasTrash }}

@@ -108,7 +108,10 @@ function Head({ listing, selection, onSort }: Pick<Props, "listing" | "selection
             type="checkbox"
             aria-label="Select all"
             checked={hasSome && !isPart}
-            indeterminate={isPart}
+            ref={(element) => {
+              // After a click the browser has cleared it, although the property of the component is the same.
+              if (element) element.indeterminate = isPart;
+            }}
             onChange={toggle}
           />
         </div>

@@ -49,7 +49,9 @@ export function PickerList({ listing, mode, value, onChoose, onParent }: Props) 
   if (listing.problem.value) return <ErrorMessage problem={listing.problem.value} onRetry={() => listing.retry()} />;
   if (!total) {
     return (
-      <div class={styles.pickerList}>{total === null ? <Loading /> : <EmptyState title="Nothing is here." />}</div>
+      <div class={styles.pickerList}>
+        {total === null ? <Loading /> : <EmptyState title="This directory is empty." />}
+      </div>
     );
   }
   return (

@@ -1,5 +1,6 @@
 import { useState } from "preact/hooks";
 import { api, data } from "../api/client.ts";
+import { asApiError } from "../api/errors.ts";
 import { Button } from "../ui/Button.tsx";
 import { EmptyState, ErrorMessage, Loading } from "../ui/States.tsx";
 import { bytesText } from "../ui/texts.ts";
@@ -16,6 +17,9 @@ export function TextPreview({ path }: { path: string }) {
   const { value, problem, isLoading, reload } = useLoaded(`${path}\n${length}`, (signal) =>
     data(api.GET("/api/v1/storage/display", { params: { query: { path, offset: 0, length } }, signal })),
   );
+  if (asApiError(problem).code === "not_text") {
+    return <EmptyState title="There is no preview of this file.">It is not a text. Download it to open it.</EmptyState>;
+  }
   if (problem) return <ErrorMessage problem={problem} onRetry={reload} />;
   if (!value) return <Loading />;
   if (value.contents === "") return <EmptyState title="The file is empty." />;

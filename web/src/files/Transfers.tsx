@@ -28,7 +28,7 @@ export function Transfers() {
         <h2>Transfers</h2>
         {hasEnded ? (
           <Button kind="quiet" onClick={removeEnded}>
-            Clear ended
+            Clear finished
           </Button>
         ) : null}
       </div>

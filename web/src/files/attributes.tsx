@@ -47,7 +47,7 @@ export function PermissionsDialog({ entries, isRecursive, onClose, apply }: Attr
           </fieldset>
         ))}
       </div>
-      {check(STICKY, "Only owners delete entries (sticky)")}
+      {check(STICKY, "Only owners can delete entries (sticky)")}
       {isRecursive ? <Recursive entries={entries} checked={recursive} onChange={setRecursive} /> : null}
     </FormDialog>
   );
@@ -111,7 +111,7 @@ export function SizeDialog({ entry, onClose }: { entry: Entry; onClose: () => vo
           <dd>{countText(value.fileCount, "file")}</dd>
           <dt>Directories</dt>
           <dd>{numberText(value.directoryCount)}</dd>
-          <dt>Space, with copies</dt>
+          <dt>Disk space, including replicas</dt>
           <dd>{bytesText(value.spaceConsumed)}</dd>
         </dl>
       ) : null}

@@ -28,7 +28,7 @@ export function ReadingFields({ metadata, reading, hasHeader, onChange }: Props)
   if (hasRecords(reading.fileType)) return null;
   return (
     <fieldset class={styles.group}>
-      <legend>Form of the file</legend>
+      <legend>File format</legend>
       {"sheet_names" in metadata ? (
         <SelectField
           label="Sheet"
@@ -44,7 +44,7 @@ export function ReadingFields({ metadata, reading, hasHeader, onChange }: Props)
         onChange={(event) => onChange({ hasHeader: event.currentTarget.checked })}
       />
       <details class={styles.more}>
-        <summary>More about the form</summary>
+        <summary>More options</summary>
         <MoreFields reading={reading} onChange={onChange} />
       </details>
     </fieldset>

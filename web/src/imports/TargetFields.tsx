@@ -75,4 +75,4 @@ function DatabaseField({ target, onChange }: Pick<Props, "target" | "onChange">)
   );
 }
 
-const DEFAULT_DATABASE = { value: "", label: "Default of the data source" };
+const DEFAULT_DATABASE = { value: "", label: "Default database" };

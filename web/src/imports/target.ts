@@ -34,15 +34,15 @@ export const IF_EXISTS: ReadonlyArray<{ value: IfExists; label: string; hint: st
   {
     value: "replace",
     label: "Replace the table",
-    hint: "The old table is deleted once all rows are loaded, with its grants, keys and indexes.",
+    hint: "The old table, with its grants, keys and indexes, is deleted once all rows are loaded.",
     action: "Replace the table",
   },
 ];
 
 export const BAD_ROWS: ReadonlyArray<{ value: BadRows; label: string }> = [
-  { value: "few", label: "Leave out a few (at most 100), then stop" },
-  { value: "none", label: "Stop at the first" },
-  { value: "all", label: "Leave out all of them" },
+  { value: "few", label: "Skip up to 100, then stop" },
+  { value: "none", label: "Stop at the first one" },
+  { value: "all", label: "Skip all of them" },
 ];
 
 const MAX_BAD_ROWS: Readonly<Record<BadRows, number | null>> = { few: null, none: 0, all: -1 };

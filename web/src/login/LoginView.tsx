@@ -46,19 +46,22 @@ function Ways({ options: { password, issuer } }: { options: Schemas["LoginOption
       </>
     );
   }
+  const choice = (
+    <CheckField
+      label="Stay logged in on this device"
+      checked={remember}
+      onChange={(event) => setRemember(event.currentTarget.checked)}
+    />
+  );
   return (
     <>
-      {password ? <PasswordForm remember={remember} /> : null}
+      {password ? <PasswordForm remember={remember}>{issuer ? null : choice}</PasswordForm> : null}
       {password && issuer ? <div class={styles.or}>or</div> : null}
       {issuer ? (
         <IssuerButton name={issuer.name} remember={remember} target={url} kind={password ? "normal" : "primary"} />
       ) : null}
       <div class={styles.choices}>
-        <CheckField
-          label="Stay logged in on this device"
-          checked={remember}
-          onChange={(event) => setRemember(event.currentTarget.checked)}
-        />
+        {password && !issuer ? null : choice}
         <Button kind="quiet" onClick={() => setByToken(true)}>
           Use an API token
         </Button>

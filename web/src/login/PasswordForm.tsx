@@ -1,3 +1,4 @@
+import type { ComponentChildren } from "preact";
 import { api, data } from "../api/client.ts";
 import { type Login, OWN_PAGE } from "../app/session.ts";
 import { Button } from "../ui/Button.tsx";
@@ -6,7 +7,13 @@ import { LoginProblem } from "./LoginCard.tsx";
 import styles from "./LoginView.module.css";
 import { fieldOf, useLogin } from "./useLogin.ts";
 
-export function PasswordForm({ remember }: { remember: boolean }) {
+interface Props {
+  remember: boolean;
+  /** Shown above the button. */
+  children?: ComponentChildren;
+}
+
+export function PasswordForm({ remember, children }: Props) {
   const { form, problem, isBusy, logIn } = useLogin("user name or password");
   const submit = (event: SubmitEvent) => {
     event.preventDefault();
@@ -17,6 +24,7 @@ export function PasswordForm({ remember }: { remember: boolean }) {
     <form ref={form} class={styles.form} onSubmit={submit}>
       <TextField label="User name" name="username" autocomplete="username" required />
       <TextField label="Password" name="password" type="password" autocomplete="current-password" required />
+      {children}
       {problem ? <LoginProblem text={problem} /> : null}
       <Button kind="primary" type="submit" disabled={isBusy}>
         Log in

@@ -46,7 +46,7 @@ function Nothing({ isSearch, isTrash }: { isSearch: boolean; isTrash: boolean })
   if (isTrash) return <EmptyState title="The trash is empty." />;
   return (
     <EmptyState title="There are no saved queries yet.">
-      Write a statement in the editor and save it: it can then be found, changed, run again and shared.
+      Write a statement in the editor and save it: you can then find, change, run and share it.
     </EmptyState>
   );
 }

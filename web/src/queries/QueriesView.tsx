@@ -7,7 +7,7 @@ import { SharedResults } from "./SharedResults.tsx";
 const TABS = [
   { key: "saved", label: "Saved queries" },
   { key: "trash", label: "Trash" },
-  { key: "results", label: "Results shared with me" },
+  { key: "results", label: "Shared results" },
 ] as const;
 
 /** Saved queries, and results that other users have shared. */

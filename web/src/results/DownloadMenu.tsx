@@ -5,6 +5,7 @@ import { Button } from "../ui/Button.tsx";
 import { Menu } from "../ui/Menu.tsx";
 import { notify, notifyProblem } from "../ui/Toasts.tsx";
 import type { Execution } from "./execution.ts";
+import styles from "./ResultPanel.module.css";
 import type { RowSource } from "./rows.ts";
 
 /** The formats of Contract editor 8.2. */
@@ -25,11 +26,19 @@ export function DownloadMenu({ execution }: { execution: Execution }) {
   const content = (
     <>
       <Download size={16} aria-hidden />
-      Download
+      <span class={styles.word}>Download</span>
     </>
   );
   if (!config.value?.storage_browser.enable_file_download_button) {
-    return <Button onClick={() => notify("You do not have the right to download results.")}>{content}</Button>;
+    return (
+      <Button
+        kind="quiet"
+        aria-label="Download"
+        onClick={() => notify("You do not have the right to download results.")}
+      >
+        {content}
+      </Button>
+    );
   }
   return (
     <Menu
@@ -49,7 +58,7 @@ async function download(rows: RowSource, format: string): Promise<void> {
   if (rows.truncation.value !== null) query.set("allow_truncated", "true");
   try {
     await startDownload(`/api/v1/editor/download/${rows.operationId}?${query}`);
-    if (rows.truncation.value !== null) notify("The file has the stored rows only: the result was cut.");
+    if (rows.truncation.value !== null) notify("The file contains only the stored rows: the result was truncated.");
   } catch (problem) {
     notifyProblem(problem);
   }

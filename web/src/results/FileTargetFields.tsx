@@ -59,19 +59,19 @@ export function FileTargetFields({ target, onChange }: Props) {
         {isText ? (
           <>
             <CheckField
-              label="Names of the columns in the first line"
+              label="Column names in the first line"
               checked={target.header}
               onChange={(event) => onChange({ ...target, header: event.currentTarget.checked })}
             />
             <CheckField
-              label="Guard against formulas, for spreadsheets"
+              label="Protect spreadsheets from formulas in the data"
               checked={target.guard}
               onChange={(event) => onChange({ ...target, guard: event.currentTarget.checked })}
             />
           </>
         ) : null}
         <CheckField
-          label={`A folder of files of ${SPLIT_ROWS.toLocaleString("en")} rows each`}
+          label={`Split into files of ${SPLIT_ROWS.toLocaleString("en")} rows in a folder`}
           checked={isFolder}
           onChange={(event) => reshape({ splitRows: event.currentTarget.checked ? SPLIT_ROWS : null })}
         />

@@ -7,6 +7,7 @@ import { copyText } from "../ui/clipboard.ts";
 import { DownloadMenu } from "./DownloadMenu.tsx";
 import { ExportDialog } from "./ExportDialog.tsx";
 import type { Execution } from "./execution.ts";
+import styles from "./ResultPanel.module.css";
 
 interface Props {
   execution: Execution;
@@ -24,19 +25,19 @@ export function ResultActions({ execution, isShared = false }: Props) {
   return (
     <>
       <DownloadMenu execution={execution} />
-      <Button kind="quiet" onClick={() => setOpen("export")}>
+      <Button kind="quiet" onClick={() => setOpen("export")} aria-label="Export" title="Export">
         <HardDriveDownload size={16} aria-hidden />
-        Export
+        <span class={styles.word}>Export</span>
       </Button>
       {isShared ? null : (
-        <Button kind="quiet" onClick={() => setOpen("share")}>
+        <Button kind="quiet" onClick={() => setOpen("share")} aria-label="Share" title="Share">
           <Share2 size={16} aria-hidden />
-          Share
+          <span class={styles.word}>Share</span>
         </Button>
       )}
       <IconButton
         label="Copy the link of the result"
-        onClick={() => void copyText(linkOf(operationId), "The link is in the clipboard.")}
+        onClick={() => void copyText(linkOf(operationId), "Link copied.")}
       >
         <Link size={16} aria-hidden />
       </IconButton>

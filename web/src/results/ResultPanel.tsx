@@ -68,7 +68,7 @@ function Rows({ execution }: { execution: Execution }) {
   if (rows !== null) return <RowsOf source={rows} />;
   if (execution.error.value !== null) return null;
   if (execution.isActive.value) return <Loading label={LABELS[execution.state.value] ?? "Running"} />;
-  return <EmptyState title="The statement has no rows.">{execution.status.value?.message}</EmptyState>;
+  return <EmptyState title="The statement returned no rows.">{execution.status.value?.message}</EmptyState>;
 }
 
 function RowsOf({ source }: { source: RowSource }) {
@@ -88,7 +88,7 @@ function Failure({ execution, onRunAgain }: Pick<Props, "execution" | "onRunAgai
   const state = execution.state.value;
   if (error === null) return null;
   const place = [
-    error.statementId === null ? "" : `statement ${error.statementId + 1}`,
+    error.statementId === null ? "" : `Statement ${error.statementId + 1}`,
     error.line === null ? "" : `line ${error.line}`,
     error.column === null ? "" : `column ${error.column}`,
   ].filter(Boolean);

@@ -19,7 +19,14 @@ export function SharedResultView() {
 
 function Opened({ operationId }: { operationId: string }) {
   const { value, problem, reload } = useLoaded(operationId, (signal) => describe(operationId, signal));
-  if (problem) return <ErrorMessage problem={problem} onRetry={reload} />;
+  if (problem) {
+    return (
+      <div class={styles.missing}>
+        <h1>Result</h1>
+        <ErrorMessage problem={problem} onRetry={reload} />
+      </div>
+    );
+  }
   if (value === null) return <Loading label="Opening the result" />;
   return <Result operationId={operationId} about={value} />;
 }

@@ -13,14 +13,19 @@ interface Props {
   children: ComponentChildren;
 }
 
-/** A modal dialog. Escape and the close button call `onClose`; the browser keeps the focus inside and returns it after. */
+/** A modal dialog. Escape and the close button call `onClose`. The focus stays inside, and returns to the opener after. */
 export function Dialog({ title, onClose, actions, isWide = false, children }: Props) {
   const element = useRef<HTMLDialogElement>(null);
   const titleId = useId();
   useEffect(() => {
     const dialog = element.current;
+    const opener = focused();
     dialog?.showModal();
-    return () => dialog?.close();
+    return () => {
+      dialog?.close();
+      // The browser returns the focus only if the dialog is still in the page.
+      if (opener?.isConnected) opener.focus();
+    };
   }, []);
   return (
     <dialog
@@ -42,4 +47,11 @@ export function Dialog({ title, onClose, actions, isWide = false, children }: Pr
       {actions ? <div class={styles.foot}>{actions}</div> : null}
     </dialog>
   );
+}
+
+/** Return the element that has the focus, also inside the shadow root of the editor. */
+function focused(): HTMLElement | null {
+  const outer = document.activeElement;
+  const inner = outer?.shadowRoot?.activeElement ?? outer;
+  return inner instanceof HTMLElement && inner !== document.body ? inner : null;
 }

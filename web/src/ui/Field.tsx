@@ -4,7 +4,7 @@ import styles from "./controls.module.css";
 
 interface Described {
   label: string;
-  hint?: string;
+  hint?: ComponentChildren;
   /** What is wrong with the value; shown below the input and linked to it. */
   problem?: string;
 }
@@ -19,6 +19,7 @@ interface InputProps {
   disabled?: boolean;
   readonly?: boolean;
   autofocus?: boolean;
+  inputmode?: "numeric";
   /** The id of a `datalist` with suggestions. */
   list?: string;
   onInput?: (event: TargetedEvent<HTMLInputElement>) => void;
@@ -29,13 +30,19 @@ interface TextProps extends Described, InputProps {
   type?: "text" | "password" | "number" | "search" | "date" | "email" | "url";
 }
 
-interface CheckProps {
-  label: string;
+interface CheckProps extends Described {
   name?: string;
   checked?: boolean;
   defaultChecked?: boolean;
   disabled?: boolean;
   onChange?: (event: TargetedEvent<HTMLInputElement>) => void;
+}
+
+interface AreaProps extends Described {
+  value: string;
+  rows: number;
+  placeholder?: string;
+  onInput: (text: string) => void;
 }
 
 type SelectProps = Described & {
@@ -87,39 +94,80 @@ export function SelectField({ label, hint, problem, value, options, onChange, di
   );
 }
 
-/** A labelled check box. */
-export function CheckField({ label, ...input }: CheckProps) {
+/** A labelled text of several lines. */
+export function AreaField({ label, hint, problem, value, rows, placeholder = "", onInput }: AreaProps) {
+  const id = useId();
   return (
-    <label class={styles.check}>
-      <input type="checkbox" {...input} />
-      {label}
-    </label>
+    <Labelled {...{ id, label, hint, problem }}>
+      <textarea
+        id={id}
+        class={styles.input}
+        rows={rows}
+        value={value}
+        placeholder={placeholder}
+        aria-invalid={problem !== undefined}
+        aria-describedby={hint || problem ? `${id}-about` : undefined}
+        onInput={(event) => onInput(event.currentTarget.value)}
+      />
+    </Labelled>
   );
 }
 
-interface LabelledProps {
-  /** The id of the control; the texts below it have the id with `-about`. */
-  id: string;
+/** A labelled check box. */
+export function CheckField({ label, hint, problem, ...input }: CheckProps) {
+  const id = useId();
+  const isDescribed = Boolean(hint || problem);
+  const box = (
+    <label class={styles.check}>
+      <input
+        type="checkbox"
+        aria-invalid={problem === undefined ? undefined : true}
+        aria-describedby={isDescribed ? `${id}-about` : undefined}
+        {...input}
+      />
+      {label}
+    </label>
+  );
+  if (!isDescribed) return box;
+  return (
+    <div class={styles.field}>
+      {box}
+      <About id={id} hint={hint} problem={problem} />
+    </div>
+  );
+}
+
+interface LabelledProps extends AboutProps {
   label: string;
-  hint: string | undefined;
-  problem: string | undefined;
   children: ComponentChildren;
 }
 
 /** A control below its label, and above its hint and what is wrong with its value. */
-function Labelled({ id, label, hint, problem, children }: LabelledProps) {
+function Labelled({ label, children, ...about }: LabelledProps) {
   return (
     <div class={styles.field}>
-      <label class={styles.label} for={id}>
+      <label class={styles.label} for={about.id}>
         {label}
       </label>
       {children}
-      {hint || problem ? (
-        <div id={`${id}-about`}>
-          {hint ? <div class={styles.hint}>{hint}</div> : null}
-          {problem ? <div class={styles.problem}>{problem}</div> : null}
-        </div>
-      ) : null}
+      <About {...about} />
+    </div>
+  );
+}
+
+interface AboutProps {
+  /** The id of the control; the texts below it have the id with `-about`. */
+  id: string;
+  hint: ComponentChildren;
+  problem: string | undefined;
+}
+
+function About({ id, hint, problem }: AboutProps) {
+  if (!hint && !problem) return null;
+  return (
+    <div id={`${id}-about`}>
+      {hint ? <div class={styles.hint}>{hint}</div> : null}
+      {problem ? <div class={styles.problem}>{problem}</div> : null}
     </div>
   );
 }

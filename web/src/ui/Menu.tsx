@@ -1,3 +1,4 @@
+import { ChevronDown } from "lucide-preact";
 import type { ComponentChildren, TargetedKeyboardEvent } from "preact";
 import { useId, useRef, useState } from "preact/hooks";
 import { Button, IconButton } from "./Button.tsx";
@@ -39,7 +40,10 @@ export function Menu({ label, items, children, hasLabel = false }: Props) {
   return (
     <span ref={root}>
       {hasLabel ? (
-        <Button {...shared}>{children}</Button>
+        <Button kind="quiet" {...shared} aria-label={label}>
+          {children}
+          <ChevronDown size={14} aria-hidden />
+        </Button>
       ) : (
         <IconButton label={label} {...shared}>
           {children}
