@@ -331,7 +331,7 @@ async def test_new_directory_has_permissions_and_a_size(page: Page, shared: Path
     await entry(page, "reports").get_by_role("checkbox").check()
     await page.get_by_role("button", name="More actions").click()
     await expect(page.get_by_role("menuitem", name="Replication")).to_have_count(0)
-    await page.get_by_role("menuitem", name="Size of all content").click()
+    await page.get_by_role("menuitem", name="Total size").click()
     await expect(page.get_by_role("dialog")).to_contain_text("0 files")
 
 

@@ -19,7 +19,7 @@ export class ApiError extends Error {
 const TEMPORARY = new Set([0, 408, 429, 502, 503, 504]);
 /** Timers of browsers end at once if they are longer than 2^31 ms. */
 const MAX_PAUSE_S = 24 * 3600;
-const WITHOUT_RESPONSE = "The server did not answer. Check the connection; the page goes on when the server is back.";
+const WITHOUT_RESPONSE = "The server did not answer. Check the connection; the page continues when the server is back.";
 const FOREIGN_RESPONSE = "The response was cut off, or came from a proxy in place of the server. Try again.";
 
 /** Return the error of a failed response with this body, which may be JSON of any shape or text. */

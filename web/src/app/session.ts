@@ -36,7 +36,7 @@ const MAX_TIMER_MS = 2 ** 31 - 1;
 /** The statuses with which the server refuses a refresh token. All others are passing failures. */
 const REFUSALS = new Set([400, 401, 403]);
 const RESUME_AFTER_MS = 5000;
-const UNANSWERED = "The server does not answer. You are logged in when it does.";
+const UNANSWERED = "The server does not answer. You will be logged in when it does.";
 const SESSION_ENDED = "Your session has ended. Log in again.";
 
 /** The calls of the session itself, which are not repeated after a 401. */

@@ -49,7 +49,7 @@ export async function frameOfAll(
     const source = execution.rows.value;
     const problem = execution.error.value;
     if (problem !== null || source === null) {
-      throw new ApiError(0, problem?.code ?? "no_rows", problem?.message ?? "The statement gave no rows.");
+      throw new ApiError(0, problem?.code ?? "no_rows", problem?.message ?? "The statement returned no rows.");
     }
     return frameFromSql(await firstRows(source, MAX_POINTS, signal), columns, spec);
   } finally {

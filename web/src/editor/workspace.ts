@@ -5,6 +5,7 @@ import { type ApiError, asApiError, isAbort } from "../api/errors.ts";
 import { within } from "../api/timeouts.ts";
 import { type Connector, config, connectors } from "../app/config.ts";
 import { notify, notifyProblem } from "../ui/Toasts.tsx";
+import { bytesText } from "../ui/texts.ts";
 import type { CodeEditor } from "./codeEditor.ts";
 import { type Scope, warmUp } from "./completion.ts";
 import { attachRun, markOf, runTarget, type Target, targetAt, targetOfRun, wholeOf } from "./runs.ts";
@@ -162,7 +163,7 @@ export class Workspace {
       const cost = "estimated_cost" in answer ? answer.estimated_cost : undefined;
       const bytes = "estimated_bytes" in answer ? answer.estimated_bytes : undefined;
       const estimates = [
-        ...(bytes === undefined ? [] : [`Estimated reading: ${bytes.toLocaleString("en")} bytes`]),
+        ...(bytes === undefined ? [] : [`Estimated data to read: ${bytesText(bytes)}`]),
         ...(cost === undefined ? [] : [`Estimated cost: ${cost.toLocaleString("en")}`]),
       ];
       show({ text: "explanation" in answer ? answer.explanation : "", estimates });

@@ -63,7 +63,7 @@ function itemsOf({ entries, entry, store, inTrash, onIntent }: Context): readonl
   const items: ReadonlyArray<readonly [boolean, string, Intent]> = [
     [isOne && !inTrash, "Rename", { kind: "rename", entry }],
     [true, "Copy", { kind: "copy", entries }],
-    [isOne && supports(store, "summary"), "Size of all content", { kind: "size", entry }],
+    [isOne && supports(store, "summary"), "Total size", { kind: "size", entry }],
     [supports(store, "permissions"), "Permissions", { kind: "permissions", entries }],
     [supports(store, "owners"), "Owner", { kind: "owner", entries }],
     [isOne && hasReplication, "Replication", { kind: "replication", entry }],

@@ -129,7 +129,7 @@ function Recursive({ entries, checked, onChange }: RecursiveProps) {
   if (entries.every((entry) => entry.type !== "dir")) return null;
   return (
     <CheckField
-      label="Also of all entries below"
+      label="Apply to all entries below"
       checked={checked}
       onChange={(event) => onChange(event.currentTarget.checked)}
     />
