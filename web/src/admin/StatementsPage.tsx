@@ -77,7 +77,7 @@ function FilterBar({ filters, onChoose, onReload }: BarProps) {
       <TextField
         label="User"
         type="search"
-        placeholder="The whole name"
+        placeholder="Exact user name"
         value={filters.user}
         onInput={(event) => onChoose({ user: event.currentTarget.value.trim() })}
       />
@@ -114,7 +114,8 @@ function FilterBar({ filters, onChoose, onReload }: BarProps) {
 
 function NoStatements({ filters }: { filters: Filters }) {
   const isNarrowed = filters.user !== "" || filters.connector !== "" || filters.olderThanS > 0;
-  const title = isNarrowed || filters.state !== "active" ? "No statement matches." : "No statement waits or runs.";
+  const title =
+    isNarrowed || filters.state !== "active" ? "No statement matches." : "No statement is waiting or running.";
   return <EmptyState title={title} />;
 }
 

@@ -30,7 +30,7 @@ export function TokensPage() {
           <TextField
             label="User"
             type="search"
-            placeholder="The whole name"
+            placeholder="Exact user name"
             value={typed}
             onInput={(event) => setTyped(event.currentTarget.value.trim())}
           />

@@ -26,7 +26,6 @@ const SHORTCUTS: ReadonlyArray<readonly [keys: string, effect: string]> = [
 export function HelpDialog({ onClose }: { onClose: () => void }) {
   return (
     <Dialog title="Editor help" onClose={onClose}>
-      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: the dialog scrolls with the keyboard on a phone */}
       <dl class={styles.shortcuts} tabIndex={0} aria-label="Keyboard shortcuts">
         {SHORTCUTS.map(([keys, effect]) => (
           <div key={keys}>

@@ -18,7 +18,9 @@ export function TextPreview({ path }: { path: string }) {
     data(api.GET("/api/v1/storage/display", { params: { query: { path, offset: 0, length } }, signal })),
   );
   if (asApiError(problem).code === "not_text") {
-    return <EmptyState title="There is no preview of this file.">It is not a text file. Download it to open it.</EmptyState>;
+    return (
+      <EmptyState title="There is no preview of this file.">It is not a text file. Download it to open it.</EmptyState>
+    );
   }
   if (problem) return <ErrorMessage problem={problem} onRetry={reload} />;
   if (!value) return <Loading />;
