@@ -11,8 +11,9 @@ import openpyxl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from playwright.async_api import FilePayload, Page, Response, expect
+from playwright.async_api import Page, Response, expect
 from tests.console.conftest import ADMIN, PASSWORD, Photographs, accessible
+from tests.console.imports import choose, create, payload, use_connector
 from tests.e2e.harness import ServerProcess
 from tests.engines.chromium import ENGINE
 from tests.timing import until
@@ -38,28 +39,6 @@ async def rows(http: httpx.AsyncClient, statement: str) -> list[list[Any]]:
     body = answer.json()
     assert (body["status"], body["query_status"]["status"]) == (0, "available"), answer.text
     return body["result"]["data"] if "result" in body else []
-
-
-def payload(name: str, content: bytes) -> FilePayload:
-    return FilePayload(name=name, mimeType="application/octet-stream", buffer=content)
-
-
-async def choose(page: Page, name: str, file: bytes | Path) -> None:
-    """Open the import with a file of this computer, and wait for its first rows."""
-    await page.get_by_role("link", name="Import", exact=True).click()
-    chosen = file if isinstance(file, Path) else payload(name, file)
-    await page.locator("input[type=file]").set_input_files(chosen)
-    await page.get_by_role("heading", name=name).wait_for()
-    await page.get_by_role("table").wait_for()
-
-
-async def use_connector(page: Page, connector: str) -> None:
-    await page.get_by_label("Data source").select_option(connector)
-
-
-async def create(page: Page, table: str, *, action: str = "Create the table") -> None:
-    await page.get_by_label("Table name").fill(table)
-    await page.get_by_role("button", name=action).click()
 
 
 @pytest.mark.console(90)
