@@ -108,7 +108,7 @@ _BEYOND_SCHEMAS = (
     "begin must not be above end", "begin and end must enclose",
     # A schedule's kind, and whether it is new, determine which fields are required. Addresses and connectors must
     # exist.
-    "schedule", "notify", "connectors: unknown connector", "connectors: a token with the scope",
+    "schedule", "notify", "Unknown task", "connectors: unknown connector", "connectors: a token with the scope",
     "max_estimated_bytes: a token with the scope",
     "sources: unknown source", "offset must be below",
     # An export goes to a path, or to a table of a connector. The name of a file may give its format, which determines
