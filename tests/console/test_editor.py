@@ -268,3 +268,22 @@ async def test_statement_is_found_again_after_the_server_was_killed(browser: Bro
         await page.keyboard.press("ControlOrMeta+Enter")
         async with running_server(tmp_path / "data", settings=settings, port=port):
             await cell(page, "typed while it was away")
+
+
+@pytest.mark.console(54)
+async def test_statement_is_run_and_its_rows_are_read_over_a_slow_network(editor: Page):
+    session = await editor.context.new_cdp_session(editor)
+    slow = {"offline": False, "latency": 400, "downloadThroughput": 30_000, "uploadThroughput": 30_000}
+    await session.send("Network.emulateNetworkConditions", slow)
+    await type_over(editor, "SELECT i AS i, repeat('x', 400) AS text FROM range(20000) t(i)")
+    await editor.keyboard.press("ControlOrMeta+Enter")
+    grid = editor.get_by_role("grid", name="Rows")
+    await expect(grid.get_by_role("rowheader", name="1", exact=True)).to_be_visible(timeout=WAIT_MS)
+    # The editor stays usable while rows are on their way.
+    await type_over(editor, "SELECT 'next' AS a")
+    await grid.focus()
+    await editor.keyboard.press("ControlOrMeta+End")
+    await expect(grid.get_by_role("gridcell", name="19999", exact=True)).to_be_visible(timeout=60_000)
+    await text_of(editor).focus()
+    await editor.keyboard.press("ControlOrMeta+Enter")
+    await cell(editor, "next")

@@ -4,8 +4,9 @@ from collections.abc import AsyncIterator
 
 import httpx
 import pytest
-from playwright.async_api import Page, expect
-from tests.console.conftest import Photographs, accessible
+from playwright.async_api import Browser, Page, expect
+from tests.console.conftest import Photographs, accessible, browsing
+from tests.console.editor import WAIT_MS, log_in_again, text_of, type_over
 from tests.console.results import calls, run
 from tests.e2e.harness import ServerProcess
 from tests.engines.chromium import ENGINE
@@ -132,3 +133,28 @@ async def test_history_is_searched_and_saved(page: Page, client: httpx.AsyncClie
     await expect(page.get_by_text("Saved as Found.")).to_be_visible()
     (saved,) = (await client.get("/api/v1/documents")).json()["documents"]
     assert (saved["name"], saved["connector"]) == ("Found", "duckdb")
+
+
+@pytest.mark.console(70)
+async def test_save_over_a_version_of_another_window_is_announced_and_loses_nothing(
+    page: Page, client: httpx.AsyncClient, browser: Browser, console_server: ServerProcess
+):
+    uuid = await save(client, name="Edited twice", statement="SELECT 1", connector="duckdb")
+    async with browsing(browser, console_server.base_url) as elsewhere:
+        other = await elsewhere.new_page()
+        for window in (page, other):
+            await window.goto(f"/editor?document={uuid}")
+            await log_in_again(window)
+            await expect(text_of(window)).to_have_text("SELECT 1", timeout=WAIT_MS)
+        for window, text, notices in ((other, "SELECT 'other'", 0), (page, "SELECT 'mine'", 1)):
+            await type_over(window, text)
+            await window.get_by_role("button", name="Save", exact=True).click()
+            dialog = window.get_by_role("dialog")
+            await expect(dialog.get_by_label("Name", exact=True)).to_have_value("Edited twice")
+            await expect(dialog.get_by_text("yours becomes the current version")).to_have_count(notices)
+            await dialog.get_by_role("button", name="Save", exact=True).click()
+            await expect(dialog).to_have_count(0)
+    stored = (await client.get(f"/api/v1/documents/{uuid}")).json()["document"]
+    assert (stored["version"], stored["statement"]) == (3, "SELECT 'mine'")
+    former = (await client.get(f"/api/v1/documents/{uuid}/versions/2")).json()["version"]
+    assert former["statement"] == "SELECT 'other'"
