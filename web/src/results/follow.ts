@@ -28,6 +28,8 @@ export interface Follower {
 const FIRST_EVENT_MS = 3000;
 /** The server sends a comment after 15 s without events, so a stream that is silent for longer is cut. */
 const SILENCE_MS = 40_000;
+/** A restart of the server ends one stream before its first event; a proxy may end all of them. */
+const MAX_EMPTY_STREAMS = 2;
 const HELD_BACK_FOR_MS = 10 * 60_000;
 const POLL_WAIT_S = 2;
 const POLL_PAUSE_MS = 1000;
@@ -76,6 +78,8 @@ class StatusFeed {
   hasProgressed = false;
   #lastEventId: string | null = null;
   #nextLogLine = 0;
+  /** How many streams in a row have ended without an event. */
+  #emptyStreams = 0;
 
   constructor(
     readonly operationId: string,
@@ -98,9 +102,9 @@ class StatusFeed {
       if (body === null) return "refused";
       const parser = createParser({
         onEvent: (event) => {
+          if (this.#take(event)) outcome = "ended";
           this.hasProgressed = true;
           this.follower.onConnection("live");
-          if (this.#take(event)) outcome = "ended";
         },
       });
       for await (const text of body.pipeThrough(new TextDecoderStream())) {
@@ -108,15 +112,26 @@ class StatusFeed {
         if (outcome !== null) return outcome;
         if (this.hasProgressed) watch.expectWithin(SILENCE_MS);
       }
-      return "cut";
+      return this.#ended();
     } catch (problem) {
-      if (this.signal.aborted || !attempt.signal.aborted) throw problem;
-      return this.hasProgressed ? "cut" : "held back";
+      return this.#failed(problem, attempt.signal);
     } finally {
       watch.stop();
       attempt.abort();
       await queue;
     }
+  }
+
+  #ended(): Outcome {
+    this.#emptyStreams = this.hasProgressed ? 0 : this.#emptyStreams + 1;
+    return this.#emptyStreams < MAX_EMPTY_STREAMS ? "cut" : "held back";
+  }
+
+  /** Throws the problem unless it is an event of another program, or `silence` was aborted because no event came. */
+  #failed(problem: unknown, silence: AbortSignal): Outcome {
+    if (problem instanceof SyntaxError) return "held back";
+    if (this.signal.aborted || !silence.aborted) throw problem;
+    return this.hasProgressed ? "cut" : "held back";
   }
 
   /** Return the stream, or null if this user has too many open streams. */
