@@ -1,5 +1,5 @@
 import type { ComponentType } from "preact";
-import { useEffect } from "preact/hooks";
+import { useEffect, useRef } from "preact/hooks";
 import { lazy, useLocation } from "preact-iso";
 import { isAdmin } from "../app/config.ts";
 import { at } from "../app/prefix.ts";
@@ -33,6 +33,12 @@ const PAGES: readonly AdminPage[] = [
 export function AdminView({ page }: { page?: string }) {
   const { route } = useLocation();
   const isMissing = page === undefined;
+  const pages = useRef<HTMLElement>(null);
+  // In a narrow window, the link of the shown page may be outside of the bar.
+  // biome-ignore lint/correctness/useExhaustiveDependencies: each page has another link
+  useEffect(() => {
+    pages.current?.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  }, [page]);
   useEffect(() => {
     if (isAdmin.value && isMissing) route(at("/admin/statements"), true);
   }, [isMissing, route]);
@@ -44,7 +50,7 @@ export function AdminView({ page }: { page?: string }) {
   return (
     <div class={styles.view}>
       <h1 class="visually-hidden">Operate</h1>
-      <nav class={styles.pages} aria-label="Operate">
+      <nav ref={pages} class={styles.pages} aria-label="Operate">
         {PAGES.map(({ key, label }) => (
           <a key={key} class={styles.page} href={at(`/admin/${key}`)} aria-current={key === page ? "page" : undefined}>
             {label}
