@@ -13,7 +13,8 @@ pytestmark = [pytest.mark.engine(ENGINE), pytest.mark.timeout(300)]
 Open = Callable[[Page], Awaitable[None]]
 # 1280 x 800 pixels at a zoom of 200 %.
 ZOOMED = ViewportSize(width=640, height=400)
-VIEWS = ("editor", "queries", "history", "files", "import", "tables/duckdb/main/orders", "admin/statements")
+ADMIN_PAGES = ("statements", "connectors", "users", "groups", "tokens")
+VIEWS = ("editor", "queries", "history", "files", "import", "tables/duckdb/main/orders")
 SAMPLE = "/files?path=file:///shared/samples"
 _WAIT_MS = 30_000
 _LONG_LINE = "SELECT *, [1, 2] AS nested, NULL AS missing, repeat('long ', 100) AS long FROM orders WHERE id < 100"
@@ -193,7 +194,7 @@ async def test_state_is_accessible_at_both_widths(page: Page, state: str):
 
 
 @pytest.mark.console(124)
-@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("view", [*VIEWS, *(f"admin/{page}" for page in ADMIN_PAGES)])
 async def test_view_fits_a_window_at_200_percent(page: Page, view: str):
     await page.set_viewport_size(ZOOMED)
     await page.goto(f"/{view}")
