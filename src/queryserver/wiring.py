@@ -65,7 +65,7 @@ from queryserver.statements.runner import RunnerHooks
 from queryserver.statements.traces import NO_TRACES, StatementTraces
 from queryserver.tasks.build import ScheduleServices, TaskServices, schedule_services, task_services
 from queryserver.tasks.execution import TaskJobs
-from queryserver.tasks.instances import Instances
+from queryserver.tasks.instances import Instances, examine_fleet
 
 if TYPE_CHECKING:
     from queryserver.tasks.broker import RedisBroker
@@ -167,7 +167,7 @@ class _ServiceBuilder:
             importing=self._importing(),
             exporting=self.exporting,
             configuration=configuration_services(
-                settings, database, self.connectors, self.storage.stores, self.documents, self.readiness
+                settings, database, self.connectors, self.storage.stores, self.documents, self.readiness, examine_fleet
             ),
             streams=resources.streams,
             request_limits=RequestLimits(RequestCounts(database), limit=calls_per_minute),

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from queryserver.administration.client_configuration import ClientConfiguration, sanitized_html
 from queryserver.administration.configuration_check import ConfigurationCheck
+from queryserver.administration.examination import Doctor, FleetCheck
 from queryserver.administration.readiness import Readiness
 from queryserver.connectors.registry import Connectors
 from queryserver.documents.documents import Documents
@@ -24,6 +25,7 @@ class ConfigurationServices:
     banner: str
     """The configured banner as sanitized HTML."""
     check: ConfigurationCheck
+    doctor: Doctor
     logs: ServerLogs
 
 
@@ -34,6 +36,7 @@ def configuration_services(
     stores: Stores,
     documents: Documents,
     readiness: Readiness,
+    fleet: FleetCheck,
 ) -> ConfigurationServices:
     """Build the services. They need no background work."""
 
@@ -46,5 +49,6 @@ def configuration_services(
         clients=ClientConfiguration(settings, connectors, stores, documents, HistoryReader(database)),
         banner=sanitized_html(settings.desktop.custom.banner_top_html),
         check=ConfigurationCheck(settings, check_results),
+        doctor=Doctor(settings, fleet),
         logs=ServerLogs(settings.desktop.logging.file),
     )

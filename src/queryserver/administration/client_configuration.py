@@ -40,6 +40,7 @@ class Browser:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
+    username: str
     is_admin: bool
     interpreters: Sequence[Connector]
     """The connectors that the caller may use and that this server can run."""
@@ -69,6 +70,7 @@ class ClientConfiguration:
         interpreters = self._connectors.visible(user)
         may_import = self._settings.importer.is_enabled and user.may(IMPORTER)
         return Configuration(
+            username=user.username,
             is_admin=user.is_admin,
             interpreters=interpreters,
             main=self._connectors.main(user),

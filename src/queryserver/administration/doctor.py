@@ -14,6 +14,9 @@ from queryserver.platform.settings.tree import Level, SettingsFinding
 
 log = structlog.get_logger(__name__)
 
+INSTANCES = "instances"
+"""The area of the processes of the fleet."""
+
 _WITHIN_S = 10.0
 
 

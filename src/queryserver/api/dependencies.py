@@ -15,6 +15,7 @@ from starlette.types import Scope as AsgiScope
 
 from queryserver.administration.client_configuration import ClientConfiguration
 from queryserver.administration.configuration_check import ConfigurationCheck
+from queryserver.administration.examination import Doctor
 from queryserver.administration.readiness import Readiness
 from queryserver.api import bodies
 from queryserver.api.addresses import client_address
@@ -63,6 +64,7 @@ from queryserver.statements.overview import StatementAdministration
 from queryserver.statements.result_reader import ResultReader
 from queryserver.statements.sessions import Sessions
 from queryserver.statements.status import StatementAccess, StatementControl, StatementHistory, StatementReader
+from queryserver.tasks.instances import Instances
 from queryserver.tasks.notifications import MailSender, Recipients
 from queryserver.tasks.schedules import Schedules
 from queryserver.tasks.submission import TaskService
@@ -498,6 +500,8 @@ TasksDep = Annotated[TaskService, _service(lambda services: services.tasks.servi
 # The server itself
 ClientConfigurationDep = Annotated[ClientConfiguration, _service(lambda services: services.configuration.clients)]
 ConfigurationCheckDep = Annotated[ConfigurationCheck, _service(lambda services: services.configuration.check)]
+DoctorDep = Annotated[Doctor, _service(lambda services: services.configuration.doctor)]
+InstancesDep = Annotated[Instances, _service(lambda services: services.instances)]
 BannerDep = Annotated[str, _service(lambda services: services.configuration.banner)]
 MetricsDep = Annotated[Metrics, _service(lambda services: services.metrics)]
 MetricsPageDep = Annotated[MetricsPage | None, _service(lambda services: services.metrics_text)]

@@ -5,10 +5,8 @@ import os
 import re
 import ssl
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Sequence
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,9 +17,7 @@ from queryserver.platform.settings.loader import read_settings
 from queryserver.platform.settings.tree import Settings
 
 if TYPE_CHECKING:
-    from queryserver.administration.doctor import AreaCheck, Finding
-    from queryserver.identity.model import User
-    from queryserver.platform.database import Database
+    from queryserver.administration.doctor import Finding
 
 
 app = typer.Typer()
@@ -31,10 +27,6 @@ _STATUS_LINE = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
 _ANY_ADDRESS = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 only compared
 _BODY_BYTES = 4096
 _USED = ("http_host", "http_port", "url_prefix", "ssl_certificate", "ssl_private_key")
-
-_LONG_S = 60.0
-"""Time limit for areas with several servers; each server also has its own time limit."""
-_FEW_CONNECTIONS = {"pool_min": 1, "pool_max": 4}
 
 
 class _Unhealthy(Exception):
@@ -121,11 +113,9 @@ def _reason(error: Exception, timeout: float) -> str:
 def doctor(config: ConfigFile = None, as_json: AsJson = False) -> None:
     """Examine the whole deployment and print problems with remedies. Exit with 1 if there is an error."""
     from queryserver.administration.doctor import State  # noqa: PLC0415 slow to import
-    from queryserver.platform.database import required_dsn  # noqa: PLC0415 slow to import
 
     settings = settings_of(config)
-    dsn = required_dsn(settings)
-    found = run(lambda: _examine(settings, dsn))
+    found = run(lambda: _examine(settings))
     count = Counter(one.state for one in found)
     if as_json:
         shown = [{"area": one.area, "state": one.state, "what": one.what, "to_do": one.to_do} for one in found]
@@ -139,96 +129,12 @@ def doctor(config: ConfigFile = None, as_json: AsJson = False) -> None:
     raise typer.Exit(1 if count[State.ERROR] else 0)
 
 
-async def _examine(settings: Settings, dsn: str) -> "Sequence[Finding]":
-    """Examine all areas: first the schema and the keys, which other areas need, then the rest concurrently."""
-    from queryserver.administration import configuration_check  # noqa: PLC0415 as above
-    from queryserver.administration import doctor as findings  # noqa: PLC0415 slow to import
+async def _examine(settings: Settings) -> "Sequence[Finding]":
+    from queryserver.administration.examination import examine_deployment  # noqa: PLC0415 slow to import
     from queryserver.identity.model import User  # noqa: PLC0415 as above
+    from queryserver.tasks.instances import examine_fleet  # noqa: PLC0415 as above
 
-    user = User(id=0, username=operator(), is_admin=True)
-    limits = await configuration_check.examine_limits(settings)
-    async with _database(settings, dsn) as (database, unreachable_finding):
-        checks = [_settings(settings, limits)]
-        if database is not None:
-            checks += await _database_checks(settings, dsn, database, user)
-        return [*unreachable_finding, *await findings.examine([*checks, *_independent_checks(settings, user)]), *limits]
-
-
-@asynccontextmanager
-async def _database(settings: Settings, dsn: str) -> "AsyncGenerator[tuple[Database | None, Sequence[Finding]]]":
-    """Open the service database. If it is unavailable, yield None and a finding with the reason."""
-    from queryserver.administration.deployment_check import unreachable_finding  # noqa: PLC0415 slow to import
-    from queryserver.platform.database import open_database  # noqa: PLC0415 slow to import
-
-    few = settings.desktop.database.model_copy(update=_FEW_CONNECTIONS)
-    async with AsyncExitStack() as stack:
-        try:
-            database = await stack.enter_async_context(open_database(dsn, few))
-        except DatabaseUnavailable as error:
-            yield None, [unreachable_finding(error)]
-        else:
-            yield database, []
-
-
-def _settings(settings: Settings, limits: "Sequence[Finding]") -> "AreaCheck":
-    from queryserver.administration.configuration_check import offline_findings  # noqa: PLC0415 slow to import
-    from queryserver.administration.doctor import AreaCheck, Finding  # noqa: PLC0415 slow to import
-
-    area = "settings"
-
-    async def check() -> "Sequence[Finding]":
-        others = {one.what for one in limits}
-        found = [Finding.of_settings(area, one) for one in await offline_findings(settings)]
-        return [one for one in found if one.what not in others] or [Finding.ok(area, "No problems.")]
-
-    return AreaCheck(area, check, within_s=_LONG_S)
-
-
-async def _database_checks(settings: Settings, dsn: str, database: "Database", user: "User") -> "list[AreaCheck]":
-    from queryserver.administration import deployment_check  # noqa: PLC0415 slow to import
-    from queryserver.administration.doctor import AreaCheck, Finding, State, examine  # noqa: PLC0415 as above
-    from queryserver.tasks.instances import INSTANCES, examine_fleet  # noqa: PLC0415 as above
-
-    schema = await examine([AreaCheck(deployment_check.SCHEMA, partial(deployment_check.examine_schema, dsn))])
-    checks = [
-        AreaCheck(deployment_check.DATABASE, partial(deployment_check.examine_database, database)),
-        AreaCheck(deployment_check.SCHEMA, partial(_fixed_findings, schema)),
-    ]
-    if any(one.state is State.ERROR for one in schema):
-        return checks
-    keys, keyring = await deployment_check.examine_keys(settings.desktop, database)
-    checks += [
-        AreaCheck(deployment_check.KEYS, partial(_fixed_findings, keys)),
-        AreaCheck(INSTANCES, partial(examine_fleet, settings, database)),
-    ]
-    if keyring is None:
-        what = "Connectors were not tested: their secrets can be decrypted only with the keys of this database."
-        untried = Finding.warning(deployment_check.ENGINES, what, "Correct the keys first.")
-        return [*checks, AreaCheck(deployment_check.ENGINES, partial(_fixed_findings, [untried]))]
-    engines = partial(deployment_check.examine_engines, settings, database, keyring, user)
-    return [*checks, AreaCheck(deployment_check.ENGINES, engines, within_s=_LONG_S)]
-
-
-async def _fixed_findings(found: "Sequence[Finding]") -> "Sequence[Finding]":
-    return found
-
-
-def _independent_checks(settings: Settings, user: "User") -> "Iterator[AreaCheck]":
-    from queryserver.administration import configuration_check, deployment_check, readiness  # noqa: PLC0415 slow to import
-    from queryserver.administration.doctor import AreaCheck  # noqa: PLC0415 as above
-
-    if settings.desktop.task_server.enabled:
-        yield AreaCheck("broker", partial(readiness.examine_broker, settings))
-    yield AreaCheck(deployment_check.RESULTS, partial(deployment_check.examine_results, settings))
-    yield AreaCheck(deployment_check.STORES, partial(deployment_check.examine_stores, settings, user), within_s=_LONG_S)
-    if settings.desktop.smtp.host:
-        yield AreaCheck(deployment_check.MAIL, partial(deployment_check.examine_mail, settings))
-    if settings.desktop.auth.jwt.key_server_url:
-        yield AreaCheck(deployment_check.KEY_SERVERS, partial(deployment_check.examine_key_servers, settings))
-    if settings.desktop.auth.oidc.client_id:
-        yield AreaCheck(deployment_check.LOGIN_ISSUER, partial(deployment_check.examine_login_issuer, settings))
-    yield AreaCheck("disk", partial(configuration_check.examine_disks, settings))
-    yield AreaCheck("confinement", configuration_check.examine_confinement)
+    return await examine_deployment(settings, User(id=0, username=operator(), is_admin=True), examine_fleet)
 
 
 @app.command("is_worker_alive")

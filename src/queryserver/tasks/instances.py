@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from queryserver.administration.doctor import Finding
+from queryserver.administration.doctor import INSTANCES, Finding
 from queryserver.platform.database import Database, Row
 from queryserver.platform.ownership import RECORD_RETENTION
 from queryserver.platform.roles import Role
@@ -20,7 +20,7 @@ _DEAD_AFTER_HEARTBEATS = 3
 # Programs before 0026 do not record until when they count as alive.
 _LIVES = "coalesce(alive_until, heartbeat_at + $1::interval) > now()"
 
-INSTANCES, CONNECTIONS = "instances", "database"
+CONNECTIONS = "database"
 
 _MAX_LISTED_DEAD = 5
 _OTHER_CONNECTIONS = 2

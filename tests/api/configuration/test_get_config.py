@@ -12,7 +12,7 @@ from queryserver import __version__
 KEYS = (
     "app_config", "main_button_action", "button_actions", "default_sql_interpreter", "cluster_type", "has_computes",
     "vw_name", "img_version", "hue_version", "svc_config", "hue_config", "storage_browser", "importer", "clusters",
-    "documents", "status",
+    "documents", "username", "status",
 )  # fmt: skip
 
 FLAGS = {

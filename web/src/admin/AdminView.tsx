@@ -14,11 +14,12 @@ interface AdminPage {
 }
 
 const ConnectorsPage = lazy(() => import("./ConnectorsPage.tsx").then((module) => module.ConnectorsPage));
-const StatementsPage = lazy(() => import("./StatementsPage.tsx").then((module) => module.StatementsPage));
-
-const UsersPage = lazy(() => import("./UsersPage.tsx").then((module) => module.UsersPage));
+const DoctorPage = lazy(() => import("./DoctorPage.tsx").then((module) => module.DoctorPage));
 const GroupsPage = lazy(() => import("./GroupsPage.tsx").then((module) => module.GroupsPage));
+const InstancesPage = lazy(() => import("./InstancesPage.tsx").then((module) => module.InstancesPage));
+const StatementsPage = lazy(() => import("./StatementsPage.tsx").then((module) => module.StatementsPage));
 const TokensPage = lazy(() => import("./TokensPage.tsx").then((module) => module.TokensPage));
+const UsersPage = lazy(() => import("./UsersPage.tsx").then((module) => module.UsersPage));
 
 /** The pages for administrators, in the order in which they are listed. */
 const PAGES: readonly AdminPage[] = [
@@ -27,6 +28,8 @@ const PAGES: readonly AdminPage[] = [
   { key: "users", label: "Users", Page: UsersPage },
   { key: "groups", label: "Groups", Page: GroupsPage },
   { key: "tokens", label: "API tokens", Page: TokensPage },
+  { key: "instances", label: "Instances", Page: InstancesPage },
+  { key: "doctor", label: "Doctor", Page: DoctorPage },
 ];
 
 /** The pages for administrators. The server checks the right too, in each call. */
@@ -43,7 +46,12 @@ export function AdminView({ page }: { page?: string }) {
     if (isAdmin.value && isMissing) route(at("/admin/statements"), true);
   }, [isMissing, route]);
   if (!isAdmin.value) {
-    return <EmptyState title="These pages are for administrators.">Your user is not an administrator.</EmptyState>;
+    return (
+      <>
+        <h1 class="visually-hidden">Operate</h1>
+        <EmptyState title="These pages are for administrators.">Your user is not an administrator.</EmptyState>
+      </>
+    );
   }
   if (isMissing) return null;
   const Page = PAGES.find(({ key }) => key === page)?.Page;

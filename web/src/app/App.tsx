@@ -47,12 +47,6 @@ function Entrance() {
 
 function Workplace() {
   const { problem, reload } = useLoaded("config", loadConfig);
-  useEffect(
-    () => () => {
-      config.value = null;
-    },
-    [],
-  );
   if (problem) return <ErrorMessage problem={problem} onRetry={reload} />;
   if (config.value === null) return <Loading label="Starting" />;
   return (

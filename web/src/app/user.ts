@@ -1,24 +1,9 @@
 /** The name of the logged-in user. */
-import { effect } from "@preact/signals";
-import { api, data } from "../api/client.ts";
-import { session } from "./session.ts";
-
-let name: Promise<string> | null = null;
+import { CALL_TIMEOUT_MS } from "../api/client.ts";
+import { config, loadConfig } from "./config.ts";
 
 /** Return the name of the user. Throws ApiError. */
-export function userName(): Promise<string> {
-  name ??= requested().catch((problem: unknown) => {
-    name = null;
-    throw problem;
-  });
-  return name;
+export async function userName(): Promise<string> {
+  if (config.value === null) await loadConfig(AbortSignal.timeout(CALL_TIMEOUT_MS));
+  return config.value?.username ?? "";
 }
-
-async function requested(): Promise<string> {
-  const { budget } = await data(api.GET("/api/v1/iam/budget", {}));
-  return budget.username;
-}
-
-effect(() => {
-  if (!session.isLoggedIn.value) name = null;
-});

@@ -5,7 +5,7 @@ import { TabStorage } from "./tabStorage.ts";
 import { addTab, closed, closeTab, loadTabs, reopenTab, saveNow, selectedTab, selectNext, tabs } from "./tabs.ts";
 
 beforeEach(() => {
-  vi.stubGlobal("fetch", async () => Response.json({ status: 0, budget: { username: userNameOfTest } }));
+  vi.stubGlobal("fetch", async () => Response.json({ status: 0, username: userNameOfTest, app_config: {} }));
   session.begin({ access: "x" });
 });
 

@@ -1474,6 +1474,7 @@ class ClientConfiguration(TypedDict):
     importer: ImporterConfig
     clusters: list[Cluster]
     documents: DocumentsConfig
+    username: str
     status: Literal[0]
 
 
@@ -1591,6 +1592,55 @@ class AdminStatement(TypedDict):
     cancel_requested: bool
     canceled_by: str | None
     is_import: bool
+
+
+class AdminInstance(TypedDict):
+    """
+    A process of the fleet: a server, a worker or the beat.
+    """
+
+    id: str
+    kind: Literal["server", "worker", "beat"]
+    name: str
+    version: str
+    started: str
+    heartbeat: str
+    is_alive: bool
+    running: int
+    capacity: int
+
+
+class AdminInstancesResponse(TypedDict):
+    """
+    Processes of the fleet, in the order of their starts.
+    """
+
+    status: Literal[0]
+    instances: list[AdminInstance]
+
+
+class DoctorFinding(TypedDict):
+    """
+    A finding about one area of the deployment. It contains no secrets and no paths of the server.
+    """
+
+    area: str
+    state: Literal["ok", "warning", "error"]
+    what: str
+    to_do: str
+
+
+class AdminDoctorResponse(TypedDict):
+    """
+    Findings of `queryserver doctor`, area by area.
+    """
+
+    status: Literal[0]
+    host: str
+    took_ms: int
+    errors: int
+    warnings: int
+    findings: list[DoctorFinding]
 
 
 class AdminStatementsResponse(TypedDict):

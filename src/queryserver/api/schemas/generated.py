@@ -1501,6 +1501,7 @@ class ClientConfiguration(WireModel):
     importer: ImporterConfig
     clusters: list[Cluster]
     documents: DocumentsConfig
+    username: str
     status: Literal[0]
 
 
@@ -1627,6 +1628,55 @@ class AdminStatement(WireModel):
     cancel_requested: bool
     canceled_by: str | None
     is_import: bool
+
+
+class AdminInstance(WireModel):
+    """
+    A process of the fleet: a server, a worker or the beat.
+    """
+
+    id: str
+    kind: Annotated[str, one_of("server", "worker", "beat")]
+    name: str
+    version: str
+    started: Time
+    heartbeat: Time
+    is_alive: bool
+    running: int
+    capacity: int
+
+
+class AdminInstancesResponse(WireModel):
+    """
+    Processes of the fleet, in the order of their starts.
+    """
+
+    status: Literal[0]
+    instances: list[AdminInstance]
+
+
+class DoctorFinding(WireModel):
+    """
+    A finding about one area of the deployment. It contains no secrets and no paths of the server.
+    """
+
+    area: str
+    state: Annotated[str, one_of("ok", "warning", "error")]
+    what: str
+    to_do: str
+
+
+class AdminDoctorResponse(WireModel):
+    """
+    Findings of `queryserver doctor`, area by area.
+    """
+
+    status: Literal[0]
+    host: str
+    took_ms: int
+    errors: int
+    warnings: int
+    findings: list[DoctorFinding]
 
 
 class AdminStatementsResponse(WireModel):

@@ -1,12 +1,16 @@
-"""Calls for administrators (Contract platform 7.5 to 7.7, 7.9)."""
+"""Calls for administrators (Contract platform 7.5 to 7.7, 7.9 to 7.11)."""
 
+from collections import Counter
 from typing import Annotated
 
 from fastapi import Response
 
+from queryserver.administration.doctor import State
 from queryserver.api.dependencies import (
     Admin,
     ConfigurationCheckDep,
+    DoctorDep,
+    InstancesDep,
     NoFields,
     ServerLogsDep,
     SettingsDep,
@@ -21,6 +25,7 @@ from queryserver.api.schemas.requests import platform as requests
 from queryserver.errors.base import InvalidParameter, MissingParameter, NotSupported
 from queryserver.statements.overview import OverviewEntry, OverviewFilter
 from queryserver.statements.status import parse_operation_id
+from queryserver.tasks.instances import Instance
 
 router = PathGroup("admin")
 
@@ -153,4 +158,44 @@ def _statement_body(entry: OverviewEntry) -> wire.AdminStatement:
         elapsed_ms=round(times.elapsed.total_seconds() * 1000),
         queued_ms=round(times.queued.total_seconds() * 1000),
         bytes=entry.size_bytes,
+    )
+
+
+@router.get("/admin/instances", response_model=wire.AdminInstancesResponse)
+async def list_instances(_user: Admin, _: NoFields, instances: InstancesDep) -> Response:
+    """List the processes of the fleet that sent a heartbeat within the last day, in the order of their starts."""
+    found = await instances.recent()
+    return json_response(
+        wire.AdminInstancesResponse(status=0, instances=[_instance_body(one, is_alive) for one, is_alive in found])
+    )
+
+
+def _instance_body(instance: Instance, is_alive: bool) -> wire.AdminInstance:
+    return model_from(
+        wire.AdminInstance,
+        instance,
+        kind=instance.kind.value,
+        started=utc_text(instance.started_at) or "",
+        heartbeat=utc_text(instance.heartbeat_at) or "",
+        is_alive=is_alive,
+    )
+
+
+@router.get("/admin/doctor", response_model=wire.AdminDoctorResponse)
+async def examine_deployment(user: Admin, _: NoFields, doctor: DoctorDep, logs: ServerLogsDep) -> Response:
+    """Return the findings of `queryserver doctor` on the responding server, within 45 seconds."""
+    examination = await doctor.examination(user)
+    count = Counter(one.state for one in examination.findings)
+    return json_response(
+        wire.AdminDoctorResponse(
+            status=0,
+            host=logs.host_name,
+            took_ms=round(1000 * examination.took_s),
+            errors=count[State.ERROR],
+            warnings=count[State.WARNING],
+            findings=[
+                wire.DoctorFinding(area=one.area, state=one.state.value, what=one.what, to_do=one.to_do)
+                for one in examination.findings
+            ],
+        )
     )

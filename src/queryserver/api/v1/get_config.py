@@ -94,6 +94,7 @@ def _without_interpreters(settings: Settings, found: Configuration) -> wire.Clie
         importer=_importer(found, settings),
         clusters=[wire.Cluster(id="default", name="default", type="direct", credentials={})],
         documents=wire.DocumentsConfig(types=list(found.document_types)),
+        username=found.username,
         status=0,
     )
 
