@@ -97,7 +97,7 @@ async def test_statements_of_all_users_are_shown_and_stopped(
     await page.get_by_label("User", exact=True).fill("")
     await row_of(page, ADMIN).get_by_role("button", name=re.compile("^Stop ")).click()
     await page.get_by_role("button", name="Stop the statement", exact=True).click()
-    await expect(page.get_by_text("No statement waits or runs.")).to_be_visible()
+    await expect(page.get_by_text("No statement is waiting or running.")).to_be_visible()
     await photographs(page, "operate-none")
 
 
