@@ -1,8 +1,8 @@
 import { useEffect, useState } from "preact/hooks";
-import { attachExecution, type Execution } from "../results/execution.ts";
+import { useExecution } from "../results/useExecution.ts";
 import { Button } from "../ui/Button.tsx";
 import { EmptyState, ErrorMessage } from "../ui/States.tsx";
-import { notify } from "../ui/Toasts.tsx";
+import { notify, notifyProblem } from "../ui/Toasts.tsx";
 import { useLoaded } from "../ui/useLoaded.ts";
 import { columnStatistics, startAnalysis, type TableDescription, type TableName } from "./describe.ts";
 import styles from "./TableDetails.module.css";
@@ -99,46 +99,61 @@ interface AnalysisProps {
 }
 
 function Analysis({ name, isView, onDone }: AnalysisProps) {
-  const [execution, setExecution] = useState<Execution | null>(null);
+  const [isStarting, setStarting] = useState(false);
+  const [operationId, setOperationId] = useState<string | null>(null);
   const [problem, setProblem] = useState<unknown>(null);
-  useEffect(() => () => execution?.dispose(), [execution]);
-  const state = execution?.state.value;
-  // biome-ignore lint/correctness/useExhaustiveDependencies: `onDone` is new in each rendering
-  useEffect(() => {
-    if (state !== "success" && state !== "available") return;
-    notify("The statistics are computed.");
-    setExecution(null);
-    onDone();
-  }, [state]);
   const start = async () => {
     setProblem(null);
+    setStarting(true);
     try {
-      setExecution(attachExecution(await startAnalysis(name)));
+      setOperationId(await startAnalysis(name));
     } catch (caught) {
       setProblem(caught);
+    } finally {
+      setStarting(false);
     }
   };
-  const isActive = execution?.isActive.value ?? false;
-  const failure = execution?.error.value;
+  const end = (failure: string | null) => {
+    setOperationId(null);
+    if (failure !== null) {
+      setProblem(new Error(failure));
+      return;
+    }
+    notify("The statistics are computed.");
+    onDone();
+  };
   return (
     <>
       <div class={styles.bar}>
-        <Button disabled={isActive || isView} onClick={() => void start()}>
+        <Button disabled={isStarting || operationId !== null || isView} onClick={() => void start()}>
           Compute statistics
         </Button>
-        {isActive ? (
-          <>
-            <span role="status">Computing, {Math.floor((execution?.elapsedMs.value ?? 0) / 1000)} s…</span>
-            <Button kind="quiet" onClick={() => execution?.cancel().catch(setProblem)}>
-              Cancel
-            </Button>
-          </>
-        ) : (
+        {operationId === null ? (
           <p>{isView ? "A view has no statistics." : "These are the statistics that the data source already has."}</p>
+        ) : (
+          <AnalysisProgress operationId={operationId} onEnd={end} />
         )}
       </div>
       {problem ? <ErrorMessage problem={problem} /> : null}
-      {failure ? <ErrorMessage problem={new Error(failure.message)} /> : null}
+    </>
+  );
+}
+
+/** `onEnd` is called with the message of a failure, or with null. */
+function AnalysisProgress({ operationId, onEnd }: { operationId: string; onEnd: (failure: string | null) => void }) {
+  const execution = useExecution(operationId);
+  const isActive = execution.isActive.value;
+  const failure = execution.error.value?.message ?? null;
+  // biome-ignore lint/correctness/useExhaustiveDependencies: `onEnd` is new in each rendering
+  useEffect(() => {
+    if (!isActive) onEnd(failure);
+  }, [isActive]);
+  return (
+    <>
+      <span role="status">Computing, {Math.floor(execution.elapsedMs.value / 1000)} s…</span>
+      <Button kind="quiet" onClick={() => void execution.cancel().catch(notifyProblem)}>
+        Cancel
+      </Button>
     </>
   );
 }

@@ -2,13 +2,15 @@ import { expect, test } from "vitest";
 import { databaseOfSegment, qualified, quoted, selectStatement, tableAddress } from "./names.ts";
 
 const duckdb = { dialect: "duckdb", dialect_properties: { sql_identifier_quote: '"' } };
+const postgresql = { ...duckdb, dialect: "postgresql" };
 const hive = { dialect: "hive", dialect_properties: { sql_identifier_quote: "`" } };
 const trino = { dialect: "trino", dialect_properties: { sql_identifier_quote: '"' } };
 const phoenix = { dialect: "phoenix", dialect_properties: { sql_identifier_quote: '"' } };
 
 test("names are quoted if the dialect could read them as something else", () => {
   expect(quoted(duckdb, "orders")).toBe("orders");
-  expect(quoted(duckdb, "Orders")).toBe('"Orders"');
+  expect(quoted(duckdb, "Orders")).toBe("Orders");
+  expect(quoted(postgresql, "Orders")).toBe('"Orders"');
   expect(quoted(duckdb, "select")).toBe('"select"');
   expect(quoted(duckdb, 'a"b')).toBe('"a""b"');
   expect(quoted(hive, "1`x")).toBe("`1``x`");

@@ -20,11 +20,20 @@ const RESERVED = new Set(
   ).split(" "),
 );
 
+const LOWER_CASE = /^[a-z_][a-z0-9_]*$/;
+const UPPER_CASE = /^[A-Z_][A-Z0-9_]*$/;
+/** What names without quotes are in dialects that change their case; in the others the case has no effect or is kept. */
+const FOLDED_NAMES: Readonly<Record<string, RegExp>> = {
+  postgresql: LOWER_CASE,
+  oracle: UPPER_CASE,
+  phoenix: UPPER_CASE,
+  snowflake: UPPER_CASE,
+};
+
 /** Return a name as it is written in a statement: quoted if the dialect could read it as something else. */
 export function quoted(dialect: Dialect, name: string): string {
   const mark = dialect.dialect_properties.sql_identifier_quote || '"';
-  // Phoenix folds names without quotes to upper case, the other engines to lower case or not at all.
-  const plain = dialect.dialect === "phoenix" ? /^[A-Z_][A-Z0-9_]*$/ : /^[a-z_][a-z0-9_]*$/;
+  const plain = FOLDED_NAMES[dialect.dialect] ?? /^[A-Za-z_][A-Za-z0-9_]*$/;
   if (plain.test(name) && !RESERVED.has(name.toLowerCase())) return name;
   return mark + name.replaceAll(mark, mark + mark) + mark;
 }

@@ -44,7 +44,11 @@ export class TreeModel {
 
   /** Show the content of an object below its row, and load it. A connector is opened with its usual database. */
   async open(parent: Branch, name: string): Promise<void> {
-    if (parent.open.has(name)) return;
+    const opened = parent.open.get(name);
+    if (opened) {
+      await opened.loading;
+      return;
+    }
     const branch = emptyBranch([...parent.path, name]);
     parent.open.set(name, branch);
     await this.#load(branch, false);
@@ -94,7 +98,12 @@ export class TreeModel {
     await Promise.all([this.#load(branch, false), ...[...branch.open.values()].map((below) => this.#reload(below))]);
   }
 
-  async #load(branch: Branch, refresh: boolean): Promise<void> {
+  #load(branch: Branch, refresh: boolean): Promise<void> {
+    branch.loading = this.#request(branch, refresh);
+    return branch.loading;
+  }
+
+  async #request(branch: Branch, refresh: boolean): Promise<void> {
     branch.controller.abort();
     const controller = new AbortController();
     branch.controller = controller;

@@ -31,6 +31,8 @@ export interface Branch {
   /** Branches of the opened nodes, by name. */
   open: Map<string, Branch>;
   controller: AbortController;
+  /** Fulfilled when the latest load has ended, in whatever way. */
+  loading: Promise<void>;
 }
 
 /** A line of the tree: an object, or a note where a branch has none. */
@@ -50,7 +52,7 @@ const EMPTY = ["No connectors", "No databases", "No tables", "No columns"] as co
 
 export function emptyBranch(path: readonly string[]): Branch {
   const content = { nodes: [], isLoading: false, problem: null, note: "" };
-  return { path, content, open: new Map(), controller: new AbortController() };
+  return { path, content, open: new Map(), controller: new AbortController(), loading: Promise.resolve() };
 }
 
 /**

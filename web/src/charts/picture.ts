@@ -5,7 +5,7 @@ import type { Look } from "./look.ts";
 const MARGIN = 16;
 const LINE = 24;
 
-/** Save the chart as it is shown now. */
+/** Save the chart as it is shown now, without the series that are hidden. */
 export async function savePicture(plot: uPlot, title: string, labels: readonly string[], look: Look): Promise<void> {
   const canvas = picture(plot, title, labels, look);
   const blob = await new Promise<Blob | null>((resolve) => canvas.toBlob(resolve, "image/png"));
@@ -37,6 +37,7 @@ function picture(plot: uPlot, title: string, labels: readonly string[], look: Lo
   let left = MARGIN;
   const middle = plot.height + MARGIN + LINE + LINE / 2;
   labels.forEach((label, index) => {
+    if (!plot.series[index + 1]?.show) return;
     context.fillStyle = look.series[index % look.series.length] ?? look.text;
     context.fillRect(left, middle - 5, 10, 10);
     context.fillStyle = look.text;

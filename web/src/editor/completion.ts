@@ -9,9 +9,10 @@ import {
 import { keywordCompletionSource } from "@codemirror/lang-sql";
 import type { EditorView } from "@codemirror/view";
 import type { Connector } from "../app/config.ts";
+import { quoted } from "../catalog/names.ts";
 import * as catalog from "../catalog/store.ts";
 import { type NameContext, nameContext, type TableReference } from "./sql/context.ts";
-import { sqlDialect, written } from "./sql/dialects.ts";
+import { sqlDialect } from "./sql/dialects.ts";
 import { split, statementAt } from "./sql/statements.ts";
 
 /** Where names are looked up. `database` is empty for the default one. */
@@ -211,7 +212,7 @@ class NameFinder {
   }
 
   #name(name: string, type: string, boost: number, detail: string, parts: readonly string[] = [name]): Completion {
-    const text = parts.map((part) => written(part, this.#connector.dialect)).join(".");
+    const text = parts.map((part) => quoted(this.#connector, part)).join(".");
     // A quoted name replaces the quote that was typed too: the result begins at it.
     return text === name
       ? { label: name, type, boost, detail }

@@ -3,7 +3,7 @@ import { useRef, useState } from "preact/hooks";
 import { ApiError } from "../api/errors.ts";
 import { newKey } from "../api/keys.ts";
 import { connectors } from "../app/config.ts";
-import { selectOf } from "../results/exports.ts";
+import { selectStatement } from "../catalog/names.ts";
 import { Button, IconButton } from "../ui/Button.tsx";
 import { EmptyState, ErrorMessage, Loading } from "../ui/States.tsx";
 import { bytesText, countText } from "../ui/texts.ts";
@@ -215,7 +215,7 @@ function aboutRun(draft: Draft, table: string) {
   const connector = connectors.value.find(({ id }) => id === target.connector);
   const { connector: id, database } = target;
   const tableName = target.table.trim();
-  const statement = selectOf(connector?.dialect ?? "", database, tableName);
+  const statement = connector ? selectStatement(connector, database, tableName) : "";
   return { fileName: source.name, table, tableName, connector: id, database, statement };
 }
 

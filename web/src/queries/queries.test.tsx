@@ -1,6 +1,6 @@
 import { fireEvent, render, screen, waitFor } from "@testing-library/preact";
 import { expect, test, vi } from "vitest";
-import { named, selectOf } from "../results/exports.ts";
+import { named } from "../results/exports.ts";
 import { foldersOf, isWithin, listDocuments } from "./documents.ts";
 import { SaveDialog } from "./SaveDialog.tsx";
 
@@ -90,10 +90,4 @@ test("the name of a file follows its format and compression, that of a folder ha
   expect(named("result.csv", "tsv", "gzip", false)).toBe("result.tsv.gz");
   expect(named("result.tsv.gz", "parquet", "gzip", false)).toBe("result.parquet");
   expect(named("a.b.csv", "csv", "none", true)).toBe("a.b");
-});
-
-test("names of tables are quoted as their dialect does", () => {
-  expect(selectOf("hive", "shop", "o`1")).toBe("SELECT *\nFROM `shop`.`o``1`\nLIMIT 1000");
-  expect(selectOf("duckdb", "", 'o"1')).toBe('SELECT *\nFROM "o""1"\nLIMIT 1000');
-  expect(selectOf("trino", "hive.shop", "o")).toBe('SELECT *\nFROM "hive"."shop"."o"\nLIMIT 1000');
 });

@@ -1,12 +1,13 @@
 import { useLocation } from "preact-iso";
 import { connectors } from "../app/config.ts";
 import { at } from "../app/prefix.ts";
+import { selectStatement } from "../catalog/names.ts";
 import { openTab } from "../editor/openTab.ts";
 import { Button } from "../ui/Button.tsx";
 import { ErrorMessage, Loading } from "../ui/States.tsx";
 import styles from "./ExportDialog.module.css";
 import type { Execution } from "./execution.ts";
-import { type Exported, exportedBy, selectOf, type TableTarget } from "./exports.ts";
+import { type Exported, exportedBy, type TableTarget } from "./exports.ts";
 
 interface Props {
   execution: Execution;
@@ -55,7 +56,8 @@ function TableOutcome({ exported, target, onLeave }: { exported: Exported; targe
   const connector = connectors.value.find(({ id }) => id === target.connector);
   const open = () => {
     const { database, table } = target;
-    openTab({ statement: selectOf(connector?.dialect ?? "", database, table), connector: target.connector, database });
+    const statement = connector && selectStatement(connector, database, table);
+    openTab({ statement, connector: target.connector, database });
     onLeave();
     route(at("/editor"));
   };

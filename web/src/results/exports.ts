@@ -114,14 +114,3 @@ export function exportedBy(execution: Execution): Exported | null {
     table: typeof table === "string" ? table : null,
   };
 }
-
-/** Return the statement that shows a table, quoted as its dialect does. */
-export function selectOf(dialect: string, database: string, table: string): string {
-  const quote = ["hive", "sparksql", "impala", "mysql"].includes(dialect) ? "`" : '"';
-  const quoted = (name: string) => quote + name.replaceAll(quote, quote + quote) + quote;
-  const parts = dialect === "trino" ? database.split(".") : [database];
-  return `SELECT *\nFROM ${[...parts, table]
-    .filter((name) => name !== "")
-    .map(quoted)
-    .join(".")}\nLIMIT 1000`;
-}

@@ -1,6 +1,5 @@
 import { describe, expect, test } from "vitest";
 import { nameContext } from "./context.ts";
-import { written } from "./dialects.ts";
 
 function contextOf(marked: string, dialect = "duckdb") {
   return nameContext(marked.replace("|", ""), marked.indexOf("|"), dialect);
@@ -61,12 +60,4 @@ test("names of WITH are tables", () => {
 test("an open quote begins a name", () => {
   expect(contextOf('SELECT * FROM "Ord|')).toMatchObject({ kind: "table", word: "Ord", hasQuote: true, from: 14 });
   expect(contextOf("SELECT * FROM `Ord|", "hive")).toMatchObject({ kind: "table", word: "Ord", hasQuote: true });
-});
-
-test("names are quoted where the dialect would read them as something else", () => {
-  expect(written("orders", "postgresql")).toBe("orders");
-  expect(written("Orders", "postgresql")).toBe('"Orders"');
-  expect(written("Orders", "duckdb")).toBe("Orders");
-  expect(written('a"b', "duckdb")).toBe('"a""b"');
-  expect(written("a b", "hive")).toBe("`a b`");
 });

@@ -104,15 +104,3 @@ export function sqlDialect(dialect: string): SQLDialect {
 export function identifierQuote(dialect: string): string {
   return BY_DIALECT.get(dialect.toLowerCase())?.spec.identifierQuotes?.[0] ?? '"';
 }
-
-const PLAIN_NAME = /^[A-Za-z_][A-Za-z0-9_]*$/;
-const LOWER_NAME = /^[a-z_][a-z0-9_]*$/;
-const UPPER_NAME = /^[A-Z_][A-Z0-9_]*$/;
-
-/** Return a name as it is written in a statement: quoted if the dialect would read it as something else. */
-export function written(name: string, dialect: string): string {
-  const folded = { postgresql: LOWER_NAME, oracle: UPPER_NAME, snowflake: UPPER_NAME, phoenix: UPPER_NAME }[dialect];
-  if ((folded ?? PLAIN_NAME).test(name)) return name;
-  const quote = identifierQuote(dialect);
-  return `${quote}${name.replaceAll(quote, quote + quote)}${quote}`;
-}
