@@ -236,6 +236,43 @@ async def test_result_is_downloaded_in_every_format(context: BrowserContext, cli
     assert list(sheet.values) == [("answer",), (42,)]
 
 
+@pytest.mark.console(51)
+async def test_row_above_the_limit_of_a_page_is_named_in_its_place(browser: Browser, tmp_path: Path):
+    port = free_port()
+    settings = {"QUERYSERVER_ADMIN_PASSWORD": PASSWORD, "QUERYSERVER__EDITOR__BATCH_MAX_BYTES": "65536"}
+    rows = "SELECT i AS n, CASE WHEN i IN (0, 700) THEN repeat('x', 100000) ELSE 'row ' || i END AS text"
+    async with (
+        running_server(tmp_path / "data", port=port, settings=settings) as server,
+        calls(server.base_url) as client,
+        browsing(browser, server.base_url) as context,
+    ):
+        page = await open_result(context, await run(client, f"{rows} FROM range(1000) t(i)"))
+        refused = grid(page).get_by_text("This row is too large to be shown.")
+        await expect(grid(page).get_by_text("row 1", exact=True)).to_be_visible()
+        await expect(refused).to_be_visible()
+        await scroll_to(page, "695 * 28")
+        await expect(grid(page).get_by_text("row 701", exact=True)).to_be_visible()
+        await expect(refused).to_be_visible()
+        await accessible(page)
+
+
+@pytest.mark.console(50)
+async def test_widths_of_columns_are_changed_with_the_keyboard(context: BrowserContext, client: httpx.AsyncClient):
+    page = await open_result(context, await run(client, "SELECT 1 AS first, 2 AS second"))
+    header = page.get_by_role("columnheader", name="second")
+    before = await header.bounding_box()
+    await grid(page).focus()
+    for keys in ("ArrowRight", "Alt+Shift+ArrowRight", "Alt+Shift+ArrowRight"):
+        await page.keyboard.press(keys)
+    after = await header.bounding_box()
+    assert before
+    assert after
+    assert after["width"] == before["width"] + 48
+    await page.get_by_role("button", name="Width of the column second").click()
+    await page.get_by_role("menuitem", name="Fit the rows in view").click()
+    await expect(header).to_have_js_property("offsetWidth", round(before["width"]))
+
+
 @pytest.mark.console(53)
 async def test_running_statement_shows_progress_and_is_canceled(
     context: BrowserContext, client: httpx.AsyncClient, photographs: Photographs
