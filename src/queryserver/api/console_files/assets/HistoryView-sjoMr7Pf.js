@@ -1,1 +1,0 @@
-import{HistoryPanel as e}from"./HistoryPanel-20hMBLQq.js";import{n as t}from"./ShareDialog-CF3SxSXs.js";import{u as n}from"./config-BnMYGK-5.js";function r(){return n(`div`,{class:t.view,children:[n(`h1`,{children:`History`}),n(`div`,{class:t.panel,children:n(e,{})})]})}export{r as HistoryView};

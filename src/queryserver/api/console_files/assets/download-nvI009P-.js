@@ -1,1 +1,0 @@
-import{k as e,m as t,p as n}from"./config-BnMYGK-5.js";async function r(r){let{pathname:i,search:a}=new URL(r,location.origin),o=await t(n.POST(`/api/v1/token/download`,{body:{url:i+a}}));return e(`/${o.url.slice(1)}`)}async function i(e){let t=document.createElement(`a`);t.href=await r(e),t.download=``,t.rel=`noopener`,t.click()}export{r as n,i as t};

@@ -1,0 +1,1 @@
+var e={waiting:`Waiting`,running:`Running`,available:`Done`,success:`Done`,failed:`Failed`,canceled:`Canceled`,timed_out:`Timed out`,expired:`Expired`,closed:`Closed`};export{e as t};

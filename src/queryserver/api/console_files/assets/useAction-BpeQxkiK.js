@@ -1,1 +1,0 @@
-import{z as e}from"./config-BnMYGK-5.js";function t(){let[t,n]=e(!1),[r,i]=e(null);return{isBusy:t,problem:r,run:e=>{n(!0),i(null),e().catch(i).finally(()=>n(!1))}}}export{t};

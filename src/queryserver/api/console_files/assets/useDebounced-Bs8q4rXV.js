@@ -1,0 +1,1 @@
+import{A as e,L as t}from"./States-CRyJU5i2.js";function n(n,r=250){let[i,a]=t(n);return e(()=>{let e=setTimeout(()=>a(n),r);return()=>clearTimeout(e)},[n,r]),i}export{n as t};

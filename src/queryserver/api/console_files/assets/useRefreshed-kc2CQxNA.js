@@ -1,0 +1,1 @@
+import{A as e}from"./States-CRyJU5i2.js";function t(t,n,r){e(()=>{if(t)return;let e,i=()=>{clearTimeout(e),document.visibilityState===`visible`&&(e=setTimeout(n,r))};return i(),document.addEventListener(`visibilitychange`,i),()=>{clearTimeout(e),document.removeEventListener(`visibilitychange`,i)}},[t,n,r])}export{t};
