@@ -2,10 +2,10 @@ import { KeyRound, Link, Split } from "lucide-preact";
 import { useMemo, useState } from "preact/hooks";
 import { TextField } from "../ui/Field.tsx";
 import { EmptyState } from "../ui/States.tsx";
+import { TextCell, VirtualTable } from "../ui/VirtualTable.tsx";
 import cells from "./ColumnsTable.module.css";
 import { NodeIcon } from "./NodeIcon.tsx";
 import type { ColumnSummary, TableMetadata } from "./store.ts";
-import { TextCell, VirtualTable } from "./VirtualTable.tsx";
 
 const FILTER_ABOVE = 12;
 const ICON_PX = 14;

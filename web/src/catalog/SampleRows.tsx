@@ -3,10 +3,10 @@ import { isNumeric } from "../results/cells.ts";
 import { Button } from "../ui/Button.tsx";
 import { EmptyState, ErrorMessage, Loading } from "../ui/States.tsx";
 import { useLoaded } from "../ui/useLoaded.ts";
+import { TextCell, VirtualTable } from "../ui/VirtualTable.tsx";
 import { sampleRows, type TableName } from "./describe.ts";
 import cells from "./SampleRows.module.css";
 import styles from "./TableDetails.module.css";
-import { TextCell, VirtualTable } from "./VirtualTable.tsx";
 
 /** Columns that are shown at first. Cells of hundreds of columns would block the page while they are drawn. */
 const FIRST_COLUMNS = 50;

@@ -4,9 +4,9 @@ import { Button } from "../ui/Button.tsx";
 import { EmptyState, ErrorMessage } from "../ui/States.tsx";
 import { notify, notifyProblem } from "../ui/Toasts.tsx";
 import { useLoaded } from "../ui/useLoaded.ts";
+import { TextCell, VirtualTable } from "../ui/VirtualTable.tsx";
 import { columnStatistics, startAnalysis, type TableDescription, type TableName } from "./describe.ts";
 import styles from "./TableDetails.module.css";
-import { TextCell, VirtualTable } from "./VirtualTable.tsx";
 
 interface Props {
   name: TableName;

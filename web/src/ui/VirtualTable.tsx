@@ -6,7 +6,7 @@ import styles from "./VirtualTable.module.css";
 const ROW_PX = 33;
 const OVERSCAN = 10;
 
-export interface Head {
+interface Head {
   title: string;
   /** A second line, such as the type of a column. */
   detail?: string;
