@@ -16,7 +16,8 @@ pytestmark = [pytest.mark.engine(ENGINE), pytest.mark.timeout(300)]
 SALES = """SELECT c.country, i.quantity * i.unit_price AS amount, i.quantity, o.ordered_at
 FROM order_items i JOIN orders o ON o.id = i.order_id JOIN customers c ON c.id = o.customer_id"""
 POINTS = "SELECT i AS n, sin(i / 5000.0) * 100 + (i * 7919) % 17 AS wave FROM range({count}) t(i)"
-# The chart is drawn in a task of its own, which is not part of a move.
+# The chart is drawn in a task of its own, which is not part of a move. Without a time-out, Chromium calls nothing in a
+# page that draws no further frame.
 _WATCH_TASKS = """() => new Promise(resolve => requestIdleCallback(() => {
   let longest = 0;
   const observer = new PerformanceObserver(list => {
@@ -25,7 +26,7 @@ _WATCH_TASKS = """() => new Promise(resolve => requestIdleCallback(() => {
   observer.observe({ type: "longtask", buffered: false });
   window.longestTask = () => { observer.disconnect(); return longest; };
   resolve();
-}))"""
+}, { timeout: 1000 }))"""
 
 
 async def charted(context: BrowserContext, server: ServerProcess, statement: str) -> Page:
