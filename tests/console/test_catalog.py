@@ -166,7 +166,7 @@ async def test_search_finds_objects_of_all_connectors_and_reveals_them(
     await results.get_by_role("listitem").first.wait_for(timeout=_WAIT_MS)
     await accessible(page)
     await photographs(page, "catalog-search")
-    await results.get_by_role("button", name=re.compile("^field")).click()
+    await results.get_by_role("button", name=re.compile("^column")).click()
     await expect(search).to_have_value("order type:FIELD")
     hit = results.get_by_role("button", name=re.compile("^ordered_at PostgreSQL")).first
     await hit.click()

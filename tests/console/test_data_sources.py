@@ -4,9 +4,11 @@ import asyncio
 import io
 import re
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import httpx
 import openpyxl
 import pyarrow as pa
@@ -20,6 +22,8 @@ from tests.console.results import calls, open_result, run
 from tests.e2e.harness import ServerProcess, running_server
 from tests.engines.chromium import ENGINE
 from tests.ports import free_port
+
+from queryserver.platform.embedded.postgres import running_resources
 
 pytestmark = [pytest.mark.engine(ENGINE), pytest.mark.timeout(300)]
 
@@ -162,11 +166,24 @@ async def test_tree_shows_names_that_need_quotes_and_opens_their_rows(
     await accessible(page)
 
 
+@asynccontextmanager
+async def locked_table(server: ServerProcess, table: str) -> AsyncIterator[None]:
+    """Create a table in the sample PostgreSQL, and lock it, so that an import into it waits."""
+    resources = running_resources(server.stdout_file.parent / "data")
+    assert resources is not None
+    connection = await asyncpg.connect(resources.sample_dsn, timeout=60)
+    try:
+        await connection.execute(f"CREATE TABLE {table} (id bigint, word text)")
+        await connection.execute(f"BEGIN; LOCK TABLE {table}")
+        yield
+    finally:
+        connection.terminate()
+
+
 @pytest.mark.console(131)
 async def test_import_is_followed_over_the_death_of_the_server_and_is_repeated(browser: Browser, tmp_path: Path):
     port = free_port()
     settings = {"QUERYSERVER_ADMIN_PASSWORD": PASSWORD, "QUERYSERVER__EDITOR__LEASE_TIMEOUT_S": "5"}
-    many = b"id,text\n" + b"".join(b"%d,some text of a row\n" % number for number in range(300_000))
     async with (
         running_server(tmp_path / "data", port=port, settings=settings) as server,
         browsing(browser, server.base_url) as context,
@@ -174,16 +191,18 @@ async def test_import_is_followed_over_the_death_of_the_server_and_is_repeated(b
         page = await context.new_page()
         await page.goto("/")
         await log_in(page)
-        await choose(page, "many.csv", many)
+        await choose(page, "words.csv", b"id,word\n1,a\n2,b\n3,c\n")
         await use_connector(page, "postgresql")
-        async with page.expect_response("**/importer/create_table"):
-            await create(page, "many")
-        await server.kill9()
+        async with locked_table(server, "words"):
+            await page.get_by_role("radio", name="Add the rows to the table").check()
+            await page.get_by_role("button", name="Add the rows").click()
+            await expect(page.get_by_role("status").filter(has_text="Loading the rows")).to_be_visible(timeout=WAIT_MS)
+            await server.kill9()
         await expect(page.get_by_text("The server does not answer").first).to_be_visible(timeout=WAIT_MS)
         async with running_server(tmp_path / "data", port=port, settings=settings):
             await expect(page.get_by_text("Not imported")).to_be_visible(timeout=90_000)
             await page.get_by_role("button", name="Back to the form").click()
-            await page.get_by_role("button", name="Create the table").click()
+            await page.get_by_role("button", name="Add the rows").click()
             await page.wait_for_url("**/editor", timeout=90_000)
             async with calls(server.base_url) as client:
-                assert await rows(client, "SELECT count(*) FROM many", "postgresql") == [[300_000]]
+                assert await rows(client, "SELECT count(*) FROM words", "postgresql") == [[3]]

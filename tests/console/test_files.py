@@ -13,6 +13,7 @@ import pytest
 from playwright.async_api import Browser, Dialog, Locator, Page, Route, expect
 from tests.console.commands import create_user
 from tests.console.conftest import Photographs, accessible, browsing, log_in
+from tests.console.editor import log_in_again
 from tests.e2e.harness import ServerProcess
 from tests.engines.chromium import ENGINE
 
@@ -33,13 +34,11 @@ def shared(console_server: ServerProcess) -> Path:
 
 
 async def show(page: Page, path: str) -> Locator:
-    """Open the view of a directory. Return its grid."""
+    """Open the view of a directory. Return its grid, which an empty directory does not have."""
     await page.goto(f"/files?path={path}")
-    if await page.get_by_label("User name").is_visible():
-        await log_in(page)
-    grid = page.get_by_role("grid", name="Files")
-    await grid.wait_for()
-    return grid
+    await log_in_again(page)
+    await page.get_by_role("region", name="Directory").wait_for()
+    return page.get_by_role("grid", name="Files")
 
 
 def entry(page: Page, name: str) -> Locator:
@@ -269,7 +268,7 @@ async def test_files_are_shown_by_their_kind(page: Page, samples: Path, photogra
 
     await page.go_back()
     await page.get_by_role("link", name="binary.dat").click()
-    await expect(page.get_by_role("alert")).to_be_visible()
+    await expect(page.get_by_text("There is no preview of this file.")).to_be_visible()
     async with page.expect_download() as download:
         await page.get_by_role("button", name="Download").click()
     stored = await (await download.value).path()

@@ -87,7 +87,7 @@ async def test_script_that_fails_in_the_middle_shows_the_error_and_the_rows_befo
     await run_script(page, "SELECT 'kept' AS a;\nSELECT nope;\nSELECT 'never' AS c")
     error = result_of(page).get_by_role("alert")
     await expect(error).to_contain_text("nope", timeout=WAIT_MS)
-    await expect(error).to_contain_text("statement 2, line 2, column 8")
+    await expect(error).to_contain_text("Statement 2, line 2, column 8")
     await expect(statements(page)).to_have_text(["11 row", "2failed"])
     await accessible(page)
     await photographs(page, "script-failed")
@@ -114,7 +114,7 @@ async def test_cut_result_names_its_limit_and_is_read_to_its_end(
     file = tmp_path / "cut.csv"
     await (await received.value).save_as(file)
     assert len((await asyncio.to_thread(file.read_text)).splitlines()) == KEPT_ROWS + 1
-    await expect(page.get_by_text("The file has the stored rows only")).to_be_visible()
+    await expect(page.get_by_text("The file contains only the stored rows")).to_be_visible()
 
     await page.get_by_role("button", name="Export", exact=True).click()
     dialog = page.get_by_role("dialog")

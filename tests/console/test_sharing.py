@@ -70,7 +70,7 @@ async def test_result_is_exported_to_a_table_and_selected(
         await dialog.get_by_role("button", name="Export").click()
         await dialog.get_by_role("button", name="Open the table in the editor").click()
         await page.wait_for_url("**/editor")
-        await expect(page.get_by_text('"sales_by_country"')).to_be_visible()
+        await expect(page.get_by_role("textbox", name="Statement")).to_contain_text("sales_by_country")
         answer = await client.post(
             "/api/v1/editor/execute/duckdb",
             json={"statement": "SELECT count(*) FROM sales_by_country", "wait": 60, "rows": 1},

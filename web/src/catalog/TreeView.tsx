@@ -130,6 +130,8 @@ interface LineProps {
 
 function Line({ id, row, top, isActive, menu, onHover, onClick }: LineProps) {
   const { node, level, isOpen } = row;
+  const [isMenuOpen, setMenuOpen] = useState(false);
+  const name = node ? [node.label, node.detail, KIND_WORDS[node.kind]].filter(Boolean).join(" ") : row.note;
   return (
     // biome-ignore lint/a11y/useKeyWithClickEvents: the tree has the focus and the keys
     <div
@@ -141,7 +143,8 @@ function Line({ id, row, top, isActive, menu, onHover, onClick }: LineProps) {
       aria-posinset={row.position}
       aria-expanded={isOpen ?? undefined}
       aria-selected={isActive}
-      aria-label={node ? [node.label, node.detail, KIND_WORDS[node.kind]].filter(Boolean).join(" ") : row.note}
+      // An open menu is visible text of the line, which its name must contain.
+      aria-label={isMenuOpen ? undefined : name}
       class={isActive ? `${styles.row} ${styles.active}` : styles.row}
       style={{ transform: `translateY(${top}px)`, paddingLeft: `${4 + (level - 1) * INDENT_PX}px` }}
       title={node ? [node.label, node.detail, node.comment].filter(Boolean).join("\n") : row.note}
@@ -165,7 +168,7 @@ function Line({ id, row, top, isActive, menu, onHover, onClick }: LineProps) {
         // biome-ignore lint/a11y/noStaticElementInteractions: keeps clicks in the menu from the line below it
         // biome-ignore lint/a11y/useKeyWithClickEvents: as above
         <span class={styles.menu} onClick={(event) => event.stopPropagation()}>
-          <Menu label={`Actions for ${node?.label ?? ""}`} items={menu}>
+          <Menu label={`Actions for ${node?.label ?? ""}`} items={menu} onToggle={setMenuOpen}>
             <MoreVertical size={16} aria-hidden />
           </Menu>
         </span>

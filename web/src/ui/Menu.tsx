@@ -18,19 +18,22 @@ interface Props {
   /** The content of the button. Without `hasLabel` it is an icon, and the label is its name for screen readers. */
   children: ComponentChildren;
   hasLabel?: boolean;
+  onToggle?: (isOpen: boolean) => void;
 }
 
 const MARGIN_PX = 8;
 
 /** A button that opens a menu in the top layer (popover). Arrow keys, Home and End move; Escape, Tab and a click outside close it. */
-export function Menu({ label, items, children, hasLabel = false }: Props) {
+export function Menu({ label, items, children, hasLabel = false, onToggle }: Props) {
   const id = useId();
   const menu = useRef<HTMLDivElement>(null);
   const root = useRef<HTMLSpanElement>(null);
   const [isOpen, setOpen] = useState(false);
 
   const open = (event: Event) => {
-    setOpen(event instanceof ToggleEvent && event.newState === "open");
+    const opens = event instanceof ToggleEvent && event.newState === "open";
+    setOpen(opens);
+    onToggle?.(opens);
     if (menu.current?.matches(":popover-open") && root.current) {
       place(menu.current, root.current.getBoundingClientRect());
       menu.current.querySelector<HTMLButtonElement>("button:not(:disabled)")?.focus();
