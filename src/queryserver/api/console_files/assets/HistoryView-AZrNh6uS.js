@@ -1,0 +1,1 @@
+import{HistoryPanel as e}from"./HistoryPanel-BO6i8m5g.js";import{n as t}from"./ShareDialog-L1ELkGQq.js";import{o as n}from"./States-CRyJU5i2.js";function r(){return n(`div`,{class:t.view,children:[n(`h1`,{children:`History`}),n(`div`,{class:t.panel,children:n(e,{})})]})}export{r as HistoryView};

@@ -1,1 +1,0 @@
-import{HistoryPanel as e}from"./HistoryPanel-B96RBCmC.js";import{n as t}from"./ShareDialog-OnTQWlcV.js";import{o as n}from"./States-CRyJU5i2.js";function r(){return n(`div`,{class:t.view,children:[n(`h1`,{children:`History`}),n(`div`,{class:t.panel,children:n(e,{})})]})}export{r as HistoryView};

@@ -1,0 +1,1 @@
+import{t as e}from"./Dialog-C4AXdrZn.js";import{t}from"./TokenList-zY2Dw42o.js";import{o as n}from"./States-CRyJU5i2.js";function r({onClose:r}){return n(e,{title:`Your API tokens`,onClose:r,isWide:!0,children:n(t,{owner:{whose:`own`}})})}export{r as TokensDialog};

@@ -1,1 +1,0 @@
-import{t as e}from"./Dialog-D4tZTDS4.js";import{t}from"./TokenList-BYkr54Yv.js";import{o as n}from"./States-CRyJU5i2.js";function r({onClose:r}){return n(e,{title:`Your API tokens`,onClose:r,isWide:!0,children:n(t,{owner:{whose:`own`}})})}export{r as TokensDialog};
