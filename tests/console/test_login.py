@@ -143,6 +143,8 @@ async def expect_refused(profile: BrowserContext, bearer: str) -> None:
 @pytest.mark.console(11)
 async def test_session_that_ended_on_the_server_asks_for_a_login_once(profile: BrowserContext, visitor: Page) -> None:
     await log_in(visitor)
+    # A call of the view that is still under way would end the session before the link is opened.
+    await visitor.wait_for_load_state("networkidle")
     access = (await api_login(profile))["access"]
     ended = await profile.request.post("/api/v1/token/revoke", data={"token": access, "all": True})
     assert ended.ok
