@@ -140,8 +140,8 @@ async def test_save_over_a_version_of_another_window_is_announced_and_loses_noth
     page: Page, client: httpx.AsyncClient, browser: Browser, console_server: ServerProcess
 ):
     uuid = await save(client, name="Edited twice", statement="SELECT 1", connector="duckdb")
-    async with browsing(browser, console_server.base_url) as elsewhere:
-        other = await elsewhere.new_page()
+    async with browsing(browser, console_server.base_url) as second_browser:
+        other = await second_browser.new_page()
         for window in (page, other):
             await window.goto(f"/editor?document={uuid}")
             await log_in_again(window)

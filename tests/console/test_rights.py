@@ -12,7 +12,7 @@ from tests.engines.chromium import ENGINE
 
 pytestmark = [pytest.mark.engine(ENGINE), pytest.mark.timeout(300)]
 
-NOBODY, READER, WORD = "nobody", "reader", "another long word"
+NO_RIGHTS, READER, WORD = "rightless", "reader", "another long word"
 SETTINGS = """
 [notebook.interpreters.duckdb]
 name = "DuckDB"
@@ -30,7 +30,7 @@ async def restricted_server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIt
     settings = {"QUERYSERVER_ADMIN_PASSWORD": PASSWORD, "QUERYSERVER_CONFIG": str(folder / "queryserver.toml")}
     async with running_server(folder / "data", settings=settings) as process:
         await command(process, "create-group", "readers")
-        for name in (NOBODY, READER):
+        for name in (NO_RIGHTS, READER):
             await create_user(process, name, WORD)
             await command(process, "remove-from-group", name, "default")
         await command(process, "add-to-group", READER, "readers")
@@ -54,7 +54,7 @@ async def view(page: Page, name: str) -> None:
 
 
 @pytest.mark.console(130)
-@pytest.mark.parametrize("opened", [NOBODY], indirect=True)
+@pytest.mark.parametrize("opened", [NO_RIGHTS], indirect=True)
 async def test_user_without_any_right_sees_what_is_missing_in_each_view(opened: Page, photographs: Photographs):
     await expect(opened.get_by_role("combobox", name="Connector")).to_contain_text("No connector")
     await expect(opened.get_by_role("region", name="Side panel")).to_contain_text("No connectors")
@@ -63,12 +63,12 @@ async def test_user_without_any_right_sees_what_is_missing_in_each_view(opened: 
     for button in ("Explain", "Format"):
         await opened.get_by_role("button", name=button, exact=True).click()
     await accessible(opened)
-    await photographs(opened, "nobody-editor")
+    await photographs(opened, "rightless-editor")
 
     await view(opened, "Files")
     await expect(opened.get_by_text("No file store")).to_be_visible()
     await accessible(opened)
-    await photographs(opened, "nobody-files")
+    await photographs(opened, "rightless-files")
     await view(opened, "Import")
     await expect(opened.get_by_text("You do not have the right to import files.")).to_be_visible()
     await accessible(opened)

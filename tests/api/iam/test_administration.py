@@ -208,7 +208,7 @@ class TestChanges:
 
     @pytest.mark.parametrize("path", ["users/update", "users/revoke_tokens"])
     async def test_unknown_user_is_named(self, boss: Caller, path: str):
-        assert await refusal(boss, path, username=fresh("nobody")) == (404, "unknown_user")
+        assert await refusal(boss, path, username=fresh("unknown")) == (404, "unknown_user")
         assert await refusal(boss, path, username="a b") == (400, "invalid_username")
         assert await refusal(boss, path) == (400, "missing_parameter")
 

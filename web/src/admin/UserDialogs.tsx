@@ -62,11 +62,11 @@ function PersonFields({ value, groups, onChange }: PersonProps) {
   );
 }
 
-const NOBODY: Required<UserChange> = { first_name: "", last_name: "", email: "", is_admin: false, groups: [] };
+const EMPTY: Required<UserChange> = { first_name: "", last_name: "", email: "", is_admin: false, groups: [] };
 
 /** Creates a user with a password, or a service account. */
 export function NewUserDialog({ groups, onClose, onChanged }: Shared) {
-  const [person, setPerson] = useState(NOBODY);
+  const [person, setPerson] = useState(EMPTY);
   const [username, setUsername] = useState("");
   const [kind, setKind] = useState("password");
   const [password, setPassword] = useState("");
